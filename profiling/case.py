@@ -1,0 +1,304 @@
+"""What is measured: one `Case` (a point), and a `Sweep` (the axes whose product gives cases).
+
+A case is identified by its key alone; a row of a result is a case and a clock. See design.md's
+counterpart in CONTRIBUTING.md for the words used here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+Direction = Literal["fwd", "bwd", "fwd_bwd"]
+Dtype = Literal["fp16", "bf16", "fp32", "fp64"]
+Layout = Literal["dense", "varlen", "paged"]
+Clock = Literal["wall", "pipelined", "device", "graph", "graph_hot"]
+
+DIRECTIONS: tuple[str, ...] = ("fwd", "bwd", "fwd_bwd")
+DTYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
+CLOCKS: tuple[str, ...] = ("wall", "pipelined", "device", "graph", "graph_hot")
+CPU_CLOCKS: tuple[str, ...] = ("wall", "pipelined")
+
+NAIVE_VARIANTS: tuple[str, ...] = ("add", "fill", "fp32_softmax")
+BACKENDS: tuple[str, ...] = (
+    "naive",
+    "naive_compiled",
+    "tiled",
+    "flash",
+    "sdpa",
+    "sdpa_flash",
+    "sdpa_cudnn",
+    "sdpa_efficient",
+    "sdpa_math",
+)
+CPU_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "tiled", "sdpa_math", "sdpa_flash")
+TILED_BACKENDS: tuple[str, ...] = ("tiled", "flash")
+_CUSTOM_BACKEND = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+KEY_FIELDS: tuple[str, ...] = (
+    "backend",
+    "variant",
+    "direction",
+    "dtype",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_len_q",
+    "seq_len_k",
+    "head_dim",
+    "head_dim_v",
+    "layout",
+    "causal",
+    "window_left",
+    "window_right",
+    "softcap",
+    "bias",
+    "sinks",
+    "alibi",
+    "tile_m",
+    "tile_n",
+)
+SHAPE_FIELDS: tuple[str, ...] = tuple(
+    name for name in KEY_FIELDS if name not in ("backend", "variant", "tile_m", "tile_n")
+)
+
+
+class InputError(ValueError):
+    """Rejected input; its message is one sentence: what, where, what is allowed. Ends in exit code 2."""
+
+
+def check_backend(name: str) -> str:
+    """Return `name` if it is a known backend or a `module:function`, else raise `InputError`."""
+    if name in BACKENDS or _CUSTOM_BACKEND.fullmatch(name):
+        return name
+    raise InputError(f"unknown backend {name!r}: must be one of {', '.join(BACKENDS)}, or module:function")
+
+
+def split_backend(text: str) -> tuple[str, str]:
+    """Split `backend/variant` (`naive/fp32_softmax`) into its two names; the variant may be empty."""
+    backend, _, variant = text.partition("/")
+    check_backend(backend)
+    if variant and backend not in ("naive", "naive_compiled"):
+        raise InputError(
+            f"backend {backend!r} has no variants, got {text!r}: only naive and naive_compiled do"
+        )
+    if variant and variant not in NAIVE_VARIANTS:
+        raise InputError(
+            f"unknown variant {variant!r} of {backend}: must be one of {', '.join(NAIVE_VARIANTS)}"
+        )
+    return backend, variant
+
+
+class Case(BaseModel):
+    """One point: what to run, on which shape. Frozen and hashable; equal keys are the same case.
+
+    Lengths are in tokens; `tile_m`, `tile_n` are the *requested* tile (None: the backend's choice).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backend: str
+    variant: str = ""
+    direction: Direction = "fwd"
+    dtype: Dtype = "bf16"
+    batch: Annotated[int, Field(ge=0)] = 1
+    heads: Annotated[int, Field(ge=1)] = 1
+    kv_heads: Annotated[int, Field(ge=1)] = 1
+    seq_len_q: Annotated[int, Field(ge=0)]
+    seq_len_k: Annotated[int, Field(ge=0)]
+    head_dim: Annotated[int, Field(ge=1)]
+    head_dim_v: Annotated[int, Field(ge=1)]
+    layout: Layout = "dense"
+    causal: bool = False
+    window_left: int | None = None
+    window_right: int | None = None
+    softcap: float | None = None
+    bias: bool = False
+    sinks: bool = False
+    alibi: bool = False
+    tile_m: int | None = None
+    tile_n: int | None = None
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Case:
+        if self.heads % self.kv_heads:
+            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
+        if (self.tile_m is None) != (self.tile_n is None):
+            raise ValueError("tile_m and tile_n must be given together")
+        return self
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The values of `KEY_FIELDS`, in order: the identity of the case."""
+        return tuple(getattr(self, name) for name in KEY_FIELDS)
+
+    @property
+    def shape_key(self) -> tuple[Any, ...]:
+        """The key without backend, variant and tile: cases that share it are measured together."""
+        return tuple(getattr(self, name) for name in SHAPE_FIELDS)
+
+    @property
+    def label(self) -> str:
+        """A short text for progress bars and logs, such as `flash fwd bf16 B2 H16 N4096 d128 causal`."""
+        name = f"{self.backend}/{self.variant}" if self.variant else self.backend
+        heads = f"H{self.heads}" if self.kv_heads == self.heads else f"H{self.heads}/{self.kv_heads}"
+        length = (
+            f"N{self.seq_len_q}"
+            if self.seq_len_q == self.seq_len_k
+            else f"N{self.seq_len_q}x{self.seq_len_k}"
+        )
+        parts = [name, self.direction, self.dtype, f"B{self.batch}", heads, length, f"d{self.head_dim}"]
+        if self.causal:
+            parts.append("causal")
+        if self.tile_m is not None:
+            parts.append(f"tile {self.tile_m}x{self.tile_n}")
+        return " ".join(parts)
+
+
+class Protocol(BaseModel):
+    """How each case is measured. Times in the unit that ends the name.
+
+    A block (all cases of one shape) is measured in `processes` worker processes; in each, `rounds`
+    rounds visit the block's cases in a freshly shuffled order, and a visit takes
+    `samples_per_round` samples on each clock.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clocks: tuple[Clock, ...] = ("wall", "device", "graph")
+    processes: Annotated[int, Field(ge=1, le=32)] = 2
+    rounds: Annotated[int, Field(ge=1, le=1000)] = 5
+    samples_per_round: Annotated[int, Field(ge=1, le=1000)] = 3
+    warmup_ms: Annotated[float, Field(ge=0)] = 20.0
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    memory: bool = True
+    seed: int = 0
+
+
+class Group(BaseModel):
+    """One product of axes. `backends` entries are `backend` or `backend/variant`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    backends: tuple[str, ...]
+    direction: tuple[Direction, ...] = ("fwd",)
+    dtype: tuple[Dtype, ...] = ("bf16",)
+    batch: tuple[int, ...] = (1,)
+    heads: tuple[int, ...] = (16,)
+    kv_heads: tuple[int, ...] = ()
+    seq_len: tuple[int, ...]
+    seq_len_k: tuple[int, ...] = ()
+    head_dim: tuple[int, ...] = (128,)
+    causal: tuple[bool, ...] = (False,)
+    tile: tuple[tuple[int, int], ...] = ()
+    max_seq_len: dict[str, int] = {}
+
+    @field_validator("backends")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            split_backend(name)
+        return names
+
+    def cases(self) -> list[Case]:
+        """The product of the axes, in a stable order; `max_seq_len` drops a backend's longer cases."""
+        out = []
+        axes = itertools.product(
+            self.dtype,
+            self.batch,
+            self.heads,
+            self.kv_heads or (None,),
+            self.head_dim,
+            self.causal,
+            self.direction,
+            self.seq_len,
+            self.seq_len_k or (None,),
+            self.backends,
+        )
+        for dtype, batch, heads, kv_heads, head_dim, causal, direction, n_q, n_k, name in axes:
+            backend, variant = split_backend(name)
+            if n_q > self.max_seq_len.get(name, n_q):
+                continue
+            tiles: Sequence[tuple[int | None, int | None]] = (
+                self.tile if self.tile and backend in TILED_BACKENDS else ((None, None),)
+            )
+            for tile_m, tile_n in tiles:
+                out.append(
+                    Case(
+                        backend=backend,
+                        variant=variant,
+                        direction=direction,
+                        dtype=dtype,
+                        batch=batch,
+                        heads=heads,
+                        kv_heads=heads if kv_heads is None else kv_heads,
+                        seq_len_q=n_q,
+                        seq_len_k=n_q if n_k is None else n_k,
+                        head_dim=head_dim,
+                        head_dim_v=head_dim,
+                        causal=causal,
+                        tile_m=tile_m,
+                        tile_n=tile_n,
+                    )
+                )
+        return out
+
+
+class Sweep(BaseModel):
+    """A named set of groups and the protocol they are measured with; written as TOML."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    description: str = ""
+    protocol: Protocol = Protocol()
+    group: tuple[Group, ...]
+
+    def cases(self, backends: Iterable[str] | None = None) -> list[Case]:
+        """All cases, each once, in the order of the file; `backends` (`backend` or `backend/variant`) keeps some."""
+        wanted = None if backends is None else {split_backend(name) for name in backends}
+        cases = dict.fromkeys(case for group in self.group for case in group.cases())
+        return [case for case in cases if wanted is None or (case.backend, case.variant) in wanted]
+
+
+def blocks(cases: Iterable[Case]) -> list[list[Case]]:
+    """Group cases by shape, keeping order: a block is measured together, its backends interleaved."""
+    grouped: dict[tuple[Any, ...], list[Case]] = {}
+    for case in cases:
+        grouped.setdefault(case.shape_key, []).append(case)
+    return list(grouped.values())
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Read a sweep from TOML.
+
+    Raises:
+        InputError: the file is missing, is not TOML, or holds something a sweep cannot.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such sweep file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not valid TOML: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        return Sweep.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{path}: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """One sentence for the first problem of a pydantic error: where, and what is allowed."""
+    problem = error.errors()[0]
+    where = ".".join(str(part) for part in problem["loc"]) or "the file"
+    text = problem["msg"].removeprefix("Value error, ")
+    more = error.error_count() - 1
+    return f"{where}: {text}" + (f" (and {more} more)" if more else "")
