@@ -1,0 +1,76 @@
+"""Which code a measurement was made with: a hash of the sources that decide a backend's kernel.
+
+It is stored with each measurement and compared with the checkout on load (flag `stale_kernel`).
+Comments, docstrings and blank lines do not count, so that explaining a kernel ages no measurement.
+The hash is taken over source text, not over an AST, because an AST's dump differs between Python
+versions while a run made under one is read under another.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import tokenize
+from functools import lru_cache
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+# Patterns under the checkout. `naive_compiled` is `naive` through a compiler: same source.
+_SOURCES: dict[str, tuple[str, ...]] = {
+    "naive": ("fa_core/naive.py",),
+    "naive_compiled": ("fa_core/naive.py",),
+    "tiled": ("fa_core/tiled.py",),
+    "flash": ("fa_core/op.py", "fa_core/kernels/*.py"),
+}
+
+
+def kernel_hash(backend: str, *, root: Path = _ROOT) -> str:
+    """12 hex digits of the sources of `backend`, or "" where there are none of ours (PyTorch's own).
+
+    Args:
+        backend: a backend's name, without its variant.
+        root: the folder that holds `fa_core/`.
+    """
+    patterns = _SOURCES.get(backend, ())
+    found = [sorted(root.glob(pattern)) for pattern in patterns]
+    if not found or not all(found):
+        return ""
+    stamps = []
+    for path in (path for paths in found for path in paths):
+        stat = path.stat()
+        stamps.append((path.relative_to(root).as_posix(), stat.st_mtime_ns, stat.st_size))
+    return _hash(root, tuple(stamps))
+
+
+@lru_cache(maxsize=64)
+def _hash(root: Path, stamps: tuple[tuple[str, int, int], ...]) -> str:
+    """The hash of the files in `stamps`; their times and sizes are there to outdate the cache."""
+    digest = hashlib.sha256()
+    for name, _, _ in stamps:
+        source = (root / name).read_text(encoding="utf-8")
+        digest.update(f"{name}\0{_code(source)}\0".encode())
+    return digest.hexdigest()[:12]
+
+
+def _code(source: str) -> str:
+    """`source` without comments, docstrings, blank lines and trailing space."""
+    lines = source.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        if (
+            isinstance(first, ast.Expr)
+            and isinstance(first.value, ast.Constant)
+            and isinstance(first.value.value, str)
+        ):
+            assert first.end_lineno is not None
+            for row in range(first.lineno, first.end_lineno + 1):
+                lines[row - 1] = ""
+    return "\n".join(stripped for line in lines if (stripped := line.rstrip()))
