@@ -1,0 +1,10 @@
+"""Exact attention, three ways: eager, tile by tile in plain PyTorch, and fused in Triton.
+
+Importing this package imports torch but neither triton nor a CUDA driver.
+"""
+
+from fa_core.api import IMPLS, attention, flash_tile
+from fa_core.naive import VARIANTS, naive_attention
+from fa_core.tiled import tiled_attention
+
+__all__ = ["IMPLS", "VARIANTS", "attention", "flash_tile", "naive_attention", "tiled_attention"]

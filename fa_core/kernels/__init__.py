@@ -1,0 +1,1 @@
+"""The Triton kernels. Importing a module here imports triton; `tuning` alone does not."""
