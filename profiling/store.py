@@ -1,0 +1,485 @@
+"""The only reader and writer of run files, and the tables made of them.
+
+A run file is JSON Lines. Each line is one object whose `kind` says what it holds: `header` (the first
+line), `case` (a `Measurement`), `environment` (a further environment, numbered from 1), `resumed` (a new
+process went on with the run) and `end`. Lines are only ever appended. What is derived (estimates,
+TFLOP/s, the `stale_kernel` flag) is never stored, but added by `frame`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ValidationError
+
+from profiling.case import KEY_FIELDS, Case, InputError, first_problem
+from profiling.devices import device_of
+from profiling.fingerprint import kernel_hash
+from profiling.records import (
+    COLUMNS,
+    DERIVED_FIELDS,
+    SCHEMA_VERSION,
+    ClockResult,
+    Environment,
+    Measurement,
+    Run,
+    RunEnd,
+    RunHeader,
+)
+
+RUN_FOLDERS = ("samples", "runs")  # below the data folder, in the order they are listed
+FLAG_SEPARATOR = ";"
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+_BOOL_COLUMNS = ("causal", "bias", "sinks", "alibi")
+_INT_COLUMNS = (
+    *("batch", "heads", "kv_heads", "seq_len_q", "seq_len_k", "head_dim", "head_dim_v"),
+    *("window_left", "window_right", "tile_m", "tile_n", "block_m", "block_n"),
+    *("n_samples", "n_rounds", "n_processes", "peak_mem_bytes", "retained_mem_bytes"),
+    *("est_naive_bytes", "est_tile_bytes", "est_dram_bytes", "est_compulsory_bytes"),
+    *("dram_read_bytes", "dram_write_bytes"),
+)
+_FLOAT_COLUMNS = (
+    *("softcap", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "energy_mj"),
+    *("rel_error", "eager_rel_error", "paper_tflops"),
+)
+# Every column of the comparison table and its pandas dtype. Unknown is <NA> in integers, NaN in floats and
+# the empty string in texts.
+DTYPES: dict[str, str] = {
+    name: "boolean"
+    if name in _BOOL_COLUMNS
+    else "Int64"
+    if name in _INT_COLUMNS
+    else "float64"
+    if name in _FLOAT_COLUMNS
+    else "string"
+    for name in COLUMNS
+}
+SAMPLE_COLUMNS: tuple[str, ...] = (*KEY_FIELDS, "clock", "process", "round", "order", "ms", "run_id")
+
+
+class RunInfo(NamedTuple):
+    """One run file as a list shows it. `problem` is a sentence if the file could not be read, else empty."""
+
+    path: Path
+    run_id: str
+    device_name: str
+    created_at: str
+    label: str
+    n_cases: int
+    n_by_status: dict[str, int]
+    planned_cases: int | None = None
+    pid: int | None = None
+    end_status: str = ""  # "finished", "interrupted", or empty: still running, or killed
+    problem: str = ""
+
+
+def now() -> str:
+    """The current time as run files write it: UTC, ISO 8601, whole seconds, ending in Z."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def run_path(folder: Path, run_id: str) -> Path:
+    """`<folder>/<run_id>.jsonl`.
+
+    Raises:
+        InputError: the id could leave the folder or is no plain file name.
+    """
+    if not _RUN_ID.fullmatch(run_id):
+        raise InputError(
+            f"run id {run_id!r} cannot name a file: must be 1 to 100 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit"
+        )
+    return folder / f"{run_id}.jsonl"
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+class RunWriter:
+    """Appends to one run file. Whatever `append` has returned from is on the disk.
+
+    Make one with `RunWriter.create` or `RunWriter.resume`; it is a context manager.
+    """
+
+    def __init__(self, path: Path, handle: Any, n_environments: int) -> None:
+        self.path = path
+        self._handle = handle
+        self._n_environments = n_environments
+
+    @classmethod
+    def create(cls, path: Path, header: RunHeader) -> RunWriter:
+        """Start a new run file with its header.
+
+        Raises:
+            InputError: the file exists already, or its folder cannot be written to.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = path.open("xb", buffering=0)
+        except FileExistsError:
+            raise InputError(f"{path}: exists already; resume it or choose another run id") from None
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        writer = cls(path, handle, n_environments=1)
+        writer._write([_line("header", header)])
+        return writer
+
+    @classmethod
+    def resume(cls, path: Path, *, pid: int | None = None) -> RunWriter:
+        """Go on with an existing run file; a torn last line is cut off first.
+
+        Args:
+            path: the run file.
+            pid: of the process that writes from now on; `load_run` puts it into `header.pid`.
+
+        Raises:
+            InputError: as `load_run`, or the file cannot be written to.
+        """
+        run = load_run(path)
+        try:
+            handle = path.open("r+b", buffering=0)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        _cut_torn_tail(handle)
+        writer = cls(path, handle, n_environments=len(run.environments))
+        writer._write([json.dumps({"kind": "resumed", "at": now(), "pid": pid})])
+        return writer
+
+    def append(self, measurements: Iterable[Measurement]) -> None:
+        """Add measurements in one write, flushed and synced to disk.
+
+        Raises:
+            ValueError: a sample is not a finite number, or its environment was never added.
+        """
+        lines = []
+        for measurement in measurements:
+            if not 0 <= measurement.environment < self._n_environments:
+                raise ValueError(f"environment {measurement.environment} was never added to {self.path}")
+            if any(not math.isfinite(sample.ms) for sample in measurement.samples):
+                raise ValueError(f"a sample of {measurement.case.label} is not a finite number")
+            lines.append(_line("case", measurement))
+        if lines:
+            self._write(lines)
+
+    def append_environment(self, environment: Environment) -> int:
+        """Add an environment and return its number, for `Measurement.environment`."""
+        self._write([_line("environment", environment)])
+        self._n_environments += 1
+        return self._n_environments - 1
+
+    def end(self, status: str, at: str | None = None) -> None:
+        """Say that the run ended by itself: `finished` or `interrupted`, now or at `at`."""
+        self._write([_line("end", RunEnd.model_validate({"status": status, "at": at or now()}))])
+
+    def close(self) -> None:
+        """Close the file; nothing is lost without it."""
+        self._handle.close()
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, lines: Sequence[str]) -> None:
+        data = memoryview("".join(line + "\n" for line in lines).encode("utf-8"))
+        while data:  # an unbuffered write may take only a part
+            data = data[self._handle.write(data) :]
+        os.fsync(self._handle.fileno())
+
+
+def _line(kind: str, record: BaseModel) -> str:
+    """A record as one line. NaN and infinities become null: JSON has neither, and null means unknown."""
+    return f'{{"kind":"{kind}",{record.model_dump_json().removeprefix("{")}'
+
+
+def _cut_torn_tail(handle: Any) -> None:
+    """Leave the handle at the end of a file that ends in a newline; what followed the last one is cut.
+
+    A last line that lacks only its newline is whole, and keeps its place.
+    """
+    handle.seek(0)
+    data = handle.read()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        if _parse(data[whole:]) is None:
+            handle.truncate(whole)
+        else:
+            handle.seek(0, os.SEEK_END)
+            handle.write(b"\n")
+    handle.seek(0, os.SEEK_END)
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def load_run(path: Path) -> Run:
+    """Read a run file. Everything whole is loaded; `Run.problems` says what is not.
+
+    Of a case that is there twice, the later line counts. `header.pid` is that of the last process that
+    wrote to the file, and `end` is None while (or since) something was appended after an end.
+
+    Raises:
+        InputError: no such file, not a run file, or one of a newer schema.
+    """
+    lines = _read(path).split(b"\n")
+    torn = lines.pop()  # what follows the last newline: nothing, unless the writer was killed
+    if torn and (_parse(torn) is not None or not lines):
+        lines.append(torn)
+        torn = b""
+    header = _header(path, lines[0] if lines else b"")
+    environments = [header.environment]
+    cases: dict[Case, Measurement] = {}
+    problems: list[str] = []
+    repeated: dict[Case, None] = {}
+    end: RunEnd | None = None
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        row = _parse(line)
+        kind = row.pop("kind", None) if row is not None else None
+        try:
+            if row is None:
+                raise ValueError("it is not a JSON object")
+            if kind == "case":
+                measurement = Measurement.model_validate(row)
+                if not 0 <= measurement.environment < len(environments):
+                    raise ValueError(f"environment {measurement.environment} is not in the file")
+                if cases.pop(measurement.case, None) is not None:
+                    repeated[measurement.case] = None
+                cases[measurement.case] = measurement
+                end = None
+            elif kind == "environment":
+                environments.append(Environment.model_validate(row))
+            elif kind == "resumed":
+                header = header.model_copy(update={"pid": row.get("pid")})
+                end = None
+            elif kind == "end":
+                end = RunEnd.model_validate(row)
+            else:
+                raise ValueError(f"its kind is {kind!r}, which this version does not know")
+        except ValidationError as error:
+            problems.append(f"line {number} could not be read and is left out: {first_problem(error)}")
+        except ValueError as error:
+            problems.append(f"line {number} could not be read and is left out: {error}")
+    if torn:
+        problems.append(f"the last line (line {len(lines) + 1}) is torn and is left out")
+    if repeated:
+        problems.append(
+            f"{len(repeated)} case(s) are in the file more than once, the last line counts: "
+            f"{next(iter(repeated)).label}" + (", ..." if len(repeated) > 1 else "")
+        )
+    return Run(
+        header=header,
+        measurements=tuple(cases.values()),
+        environments=tuple(environments),
+        problems=tuple(problems),
+        end=end,
+        path=path,
+    )
+
+
+def list_runs(data_dir: Path) -> list[RunInfo]:
+    """The run files below `<data_dir>/samples` and `<data_dir>/runs`, each folder's newest first.
+
+    A file that cannot be read is in the list too, with its `problem`.
+    """
+    found = []
+    for folder in RUN_FOLDERS:
+        infos = [_info(path) for path in sorted((data_dir / folder).glob("*.jsonl"))]
+        found += sorted(infos, key=lambda info: info.created_at, reverse=True)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such run file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """The JSON object of a line, or None."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _header(path: Path, line: bytes) -> RunHeader:
+    row = _parse(line)
+    if row is None or row.pop("kind", None) != "header":
+        raise InputError(f"{path}: not a run file: its first line must be a header")
+    version = row.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise InputError(
+            f"{path}: written by a newer FlashScope (schema {version}; this one reads up to "
+            f"{SCHEMA_VERSION}): upgrade flashscope to read it"
+        )
+    try:
+        return RunHeader.model_validate(row)
+    except ValidationError as error:
+        raise InputError(f"{path}: not a run file: its header is wrong at {first_problem(error)}") from None
+
+
+def _info(path: Path) -> RunInfo:
+    """What a list shows, without validating each line: 500 cases take some 20 ms instead of 200."""
+    try:
+        lines = _read(path).split(b"\n")
+        header = _header(path, lines[0])
+    except InputError as error:
+        return RunInfo(path, path.stem, "", "", "", 0, {}, problem=str(error))
+    statuses: dict[str, str] = {}
+    pid, end_status = header.pid, ""
+    for line in lines[1:]:
+        row = _parse(line) or {}
+        kind = row.get("kind")
+        if kind == "case":
+            statuses[json.dumps(row.get("case"))] = str(row.get("status"))
+            end_status = ""
+        elif kind == "resumed":
+            pid, end_status = row.get("pid"), ""
+        elif kind == "end":
+            end_status = str(row.get("status"))
+    return RunInfo(
+        path=path,
+        run_id=header.run_id,
+        device_name=header.environment.device_name,
+        created_at=header.created_at,
+        label=header.label,
+        n_cases=len(statuses),
+        n_by_status=dict(Counter(statuses.values())),
+        planned_cases=header.planned_cases,
+        pid=pid,
+        end_status=end_status,
+    )
+
+
+# ----------------------------------------------------------------------------------------------- tables
+
+
+def frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
+    """The comparison table: one row per case and clock, exactly `records.COLUMNS` with `DTYPES`.
+
+    A failed case has one row per clock that was planned for it; a row that is not `ok` says why. Estimates
+    are computed here, with the device of the row's own environment. Rows keep the order of the files.
+    """
+    parts = [_run_frame(run) for run in ([runs] if isinstance(runs, Run) else runs)]
+    parts = [part for part in parts if len(part)] or [typed({})]
+    return pd.concat(parts, ignore_index=True)
+
+
+def samples_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
+    """All raw samples: `SAMPLE_COLUMNS`, `ms` one call's milliseconds; summaries alone give no rows."""
+    measurements = [
+        (measurement, run.run_id)
+        for run in ([runs] if isinstance(runs, Run) else runs)
+        for measurement in run.measurements
+    ]
+    keys = pd.DataFrame(
+        {
+            name: pd.array([getattr(m.case, name) for m, _ in measurements], dtype=DTYPES[name])
+            for name in KEY_FIELDS
+        }
+    )
+    keys["run_id"] = pd.array([run_id for _, run_id in measurements], dtype="string")
+    samples = [sample for m, _ in measurements for sample in m.samples]
+    counts = [len(m.samples) for m, _ in measurements]
+    out = keys.take(np.repeat(np.arange(len(measurements)), counts)).reset_index(drop=True)
+    out["clock"] = pd.array([sample.clock for sample in samples], dtype="string")
+    for name in ("process", "round", "order"):
+        out[name] = np.array([getattr(sample, name) for sample in samples], dtype=np.int64)
+    out["ms"] = np.array([sample.ms for sample in samples], dtype=np.float64)
+    return out[list(SAMPLE_COLUMNS)]
+
+
+def typed(columns: dict[str, list[Any]]) -> pd.DataFrame:
+    """A comparison table from lists; columns not given are unknown throughout."""
+    length = max((len(values) for values in columns.values()), default=0)
+    data: dict[str, Any] = {}
+    for name, dtype in DTYPES.items():
+        values = columns.get(name, [""] * length if dtype == "string" else [None] * length)
+        if dtype == "float64":
+            data[name] = np.array(values, dtype=np.float64)  # None becomes NaN
+        else:
+            data[name] = pd.array(values, dtype=dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return pd.DataFrame(data)
+
+
+def _run_frame(run: Run) -> pd.DataFrame:
+    from profiling.analysis.estimates import with_estimates
+
+    names = [name for name in COLUMNS if name not in DERIVED_FIELDS]
+    hashes: dict[str, str] = {}
+    rows: list[tuple[Any, ...]] = []
+    environment_of_row: list[int] = []
+    for m in run.measurements:
+        environment = run.environments[m.environment]
+        if m.case.backend not in hashes:
+            hashes[m.case.backend] = kernel_hash(m.case.backend)
+        at_hand = hashes[m.case.backend]
+        stale = bool(m.kernel_hash) and bool(at_hand) and m.kernel_hash != at_hand
+        flags = [flag for flag in m.flags if flag != "stale_kernel"] + ["stale_kernel"] * stale
+        shared = {
+            **dict(zip(KEY_FIELDS, m.case.key, strict=True)),
+            **{name: getattr(environment, name) for name in _FROM_ENVIRONMENT},
+            **{name: getattr(m, name) for name in _FROM_MEASUREMENT},
+            "run_id": run.run_id,
+            "flags": FLAG_SEPARATOR.join(flags),
+        }
+        for clock in _clocks(m, run.header.clocks):
+            own = {name: getattr(clock, name) for name in _FROM_CLOCK}
+            own["status"] = m.status if m.status != "ok" else clock.status
+            own["reason"] = m.reason if m.status != "ok" else clock.reason or m.reason
+            row = shared | own
+            rows.append(tuple(row[name] for name in names))
+            environment_of_row.append(m.environment)
+    columns = [list(values) for values in zip(*rows, strict=True)] if rows else [[] for _ in names]
+    table = typed(dict(zip(names, columns, strict=True)))
+    owners = np.array(environment_of_row)
+    parts = [
+        with_estimates(table[owners == number], device_of(run.environments[number]))
+        for number in sorted(set(environment_of_row))
+    ]
+    if not parts:
+        return table
+    return pd.concat(parts).sort_index()[list(COLUMNS)].astype(DTYPES)
+
+
+_FROM_ENVIRONMENT = (
+    *("device_kind", "device_name", "device_uuid"),
+    *("torch_version", "triton_version", "driver_version", "git_commit"),
+)
+_FROM_MEASUREMENT = (
+    *("kernel", "block_m", "block_n", "peak_mem_bytes", "retained_mem_bytes", "mem_method", "energy_mj"),
+    *("rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes", "kernel_hash", "measured_at"),
+)
+_FROM_CLOCK = (
+    *("clock", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "n_samples", "n_rounds", "n_processes"),
+)
+
+
+def _clocks(measurement: Measurement, planned: Sequence[str]) -> list[ClockResult]:
+    """The rows of a case: its own clocks and, when it failed, the planned ones it never came to."""
+    clocks = list(measurement.clocks)
+    if measurement.status != "ok":
+        seen = {clock.clock for clock in clocks}
+        clocks += [ClockResult(clock=name) for name in planned if name not in seen]
+    return clocks or [ClockResult(clock="")]
