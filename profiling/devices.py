@@ -43,7 +43,8 @@ class Device(BaseModel):
     registers_bytes: Count | None = None  # register file of one SM
     l2_bytes: Count | None = None
     llc_bytes: Count | None = None
-    l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.4
+    # For a device that is not in the catalogue: the one share that was measured (on an H200).
+    l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.15
     dram_bandwidth_gbs: Positive | None = None
     fp16_tflops: Positive | None = None
     bf16_tflops: Positive | None = None

@@ -1,0 +1,157 @@
+"""The eager baseline's memory traffic, kernel by kernel, for each variant of `fa_core.naive`.
+
+Counted as on a CUDA device with no cache between kernels: each kernel reads its inputs once and writes
+its outputs once, a broadcast input once. The list follows the eager code statement by statement; a test
+records the operators PyTorch really runs and compares.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from profiling.case import DTYPE_BYTES, NAIVE_VARIANTS, Case, InputError
+
+
+class Pass(NamedTuple):
+    """One kernel: what it reads, what it writes, and its matmul FLOPs (0 for anything but a matmul)."""
+
+    name: str
+    read_bytes: int
+    write_bytes: int
+    flops: int = 0
+
+
+class _Sizes(NamedTuple):
+    """Bytes of the tensors of one case, as the eager code sees them; `S` counts scores, not bytes."""
+
+    e: int  # bytes of an element
+    rows: int  # queries that see at least one key, per head
+    q: int  # of the rows above
+    out: int  # of the rows above
+    q_all: int
+    out_all: int
+    k: int  # as given
+    v: int
+    k_wide: int  # repeated for every query head
+    v_wide: int
+    S: int  # scores of all heads
+    hidden: int  # elements of one mask
+
+
+def _sizes(case: Case) -> _Sizes:
+    e = DTYPE_BYTES[case.dtype]
+    n_q, n_k, d, dv = case.seq_len_q, case.seq_len_k, case.head_dim, case.head_dim_v
+    empty = n_q if n_k == 0 else max(0, n_q - n_k) if case.causal else 0
+    rows = n_q - empty
+    heads, kv_heads = case.batch * case.heads, case.batch * case.kv_heads
+    return _Sizes(
+        e=e,
+        rows=rows,
+        q=heads * rows * d * e,
+        out=heads * rows * dv * e,
+        q_all=heads * n_q * d * e,
+        out_all=heads * n_q * dv * e,
+        k=kv_heads * n_k * d * e,
+        v=kv_heads * n_k * dv * e,
+        k_wide=heads * n_k * d * e,
+        v_wide=heads * n_k * dv * e,
+        S=heads * rows * n_k,
+        hidden=rows * n_k,
+    )
+
+
+def naive_passes(case: Case, variant: str | None = None) -> list[Pass]:
+    """The kernels of the eager baseline in the order they run, for the case's direction.
+
+    Args:
+        case: the shape; `case.direction` chooses forward, backward, or one after the other.
+        variant: one of `NAIVE_VARIANTS`; the case's own, or `add`, when None.
+
+    Raises:
+        InputError: unknown variant.
+    """
+    variant = variant or case.variant or "add"
+    if variant not in NAIVE_VARIANTS:
+        raise InputError(f"unknown variant {variant!r}: must be one of {', '.join(NAIVE_VARIANTS)}")
+    passes: list[Pass] = []
+    if case.direction != "bwd":
+        passes += _forward(case, variant)
+    if case.direction != "fwd":
+        passes += _backward(case, variant)
+    return passes
+
+
+def _forward(case: Case, variant: str) -> list[Pass]:
+    z = _sizes(case)
+    S, e = z.S, z.e
+    passes = []
+    if case.kv_heads != case.heads:
+        passes += [Pass("repeat K", z.k, z.k_wide), Pass("repeat V", z.v, z.v_wide)]
+    passes += [
+        Pass("scale Q", z.q, z.q),
+        Pass("S = Q Kᵀ", z.q + z.k_wide, S * e, 2 * S * case.head_dim),
+    ]
+    if case.causal and z.rows:
+        passes += [Pass("mask: ones", 0, z.hidden), Pass("mask: triu", z.hidden, z.hidden)]
+        if variant == "fill":  # out of place: PyTorch copies the scores, then fills the copy
+            passes += [
+                Pass("mask: clone S", S * e, S * e),
+                Pass("mask: fill", S * e + z.hidden, S * e),
+            ]
+        else:
+            passes += [
+                Pass("mask: zeros", 0, z.hidden * e),
+                Pass("mask: fill", z.hidden * (e + 1), z.hidden * e),
+                Pass("mask: add to S", S * e + z.hidden * e, S * e),
+            ]
+    passes += _softmax(case, variant, S, e)
+    passes.append(Pass("O = P V", S * e + z.v_wide, z.out, 2 * S * case.head_dim_v))
+    if z.rows < case.seq_len_q:
+        passes += [
+            Pass("zero rows that see no key", 0, z.out_all - z.out),
+            Pass("join rows", z.out_all, z.out_all),
+        ]
+    return passes
+
+
+def _softmax(case: Case, variant: str, S: int, e: int) -> list[Pass]:
+    if variant != "fp32_softmax" or e >= 4:
+        return [Pass("softmax", S * e, S * e)]
+    if case.dtype == "fp16":  # ATen fuses the widening into the softmax for half, and for half alone
+        return [Pass("softmax to fp32", S * 2, S * 4), Pass("cast P", S * 4, S * 2)]
+    return [
+        Pass("cast S to fp32", S * 2, S * 4),
+        Pass("softmax in fp32", S * 4, S * 4),
+        Pass("cast P", S * 4, S * 2),
+    ]
+
+
+def _backward(case: Case, variant: str) -> list[Pass]:
+    z = _sizes(case)
+    S, e = z.S, z.e
+    passes = [
+        Pass("dP = dO Vᵀ", z.out + z.v_wide, S * e, 2 * S * case.head_dim_v),
+        Pass("dV = Pᵀ dO", S * e + z.out, z.v_wide, 2 * S * case.head_dim_v),
+    ]
+    if variant != "fp32_softmax" or e >= 4:
+        passes.append(Pass("softmax backward", 2 * S * e, S * e))
+    elif case.dtype == "fp16":
+        passes += [Pass("cast dP to fp32", S * 2, S * 4), Pass("softmax backward to fp16", S * 8, S * 2)]
+    else:
+        passes += [
+            Pass("cast dP to fp32", S * 2, S * 4),
+            Pass("softmax backward in fp32", S * 8, S * 4),
+            Pass("cast dS", S * 4, S * 2),
+        ]
+    if case.causal and z.rows and variant == "fill":
+        passes += [Pass("mask: clone dS", S * e, S * e), Pass("mask: fill", S * e + z.hidden, S * e)]
+    passes += [
+        Pass("dQ = dS K", S * e + z.k_wide, z.q, 2 * S * case.head_dim),
+        Pass("dK = dSᵀ Q", S * e + z.q, z.k_wide, 2 * S * case.head_dim),
+        Pass("scale dQ", z.q, z.q),
+    ]
+    if z.rows < case.seq_len_q:
+        passes += [Pass("zero dQ", 0, z.q_all), Pass("place dQ", z.q, z.q)]
+    if case.kv_heads != case.heads:
+        passes += [Pass("sum dK over the group", z.k_wide, z.k), Pass("sum dV over the group", z.v_wide, z.v)]
+    return passes
