@@ -1,0 +1,74 @@
+"""Fills the derived columns of the comparison table: TFLOP/s by the paper's count, and modelled bytes.
+
+They are computed on load and never stored, so that a better formula reaches old runs too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from profiling.case import KEY_FIELDS, Case
+from profiling.devices import Device
+from profiling.model.flops import flops
+from profiling.model.traffic import is_modelled, traffic
+from profiling.records import DERIVED_FIELDS
+
+_INPUTS = (*KEY_FIELDS, "block_m", "block_n")
+_COUNTS = tuple(name for name in DERIVED_FIELDS if name.startswith("est_"))
+
+
+def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
+    """A copy of `frame` with `DERIVED_FIELDS` computed.
+
+    Args:
+        frame: the comparison table: the key's columns, `block_m`, `block_n`, `status`, `latency_p50_ms`.
+        device: the one its rows were measured on; None (a CPU) leaves `est_dram_bytes` empty.
+
+    Returns:
+        Bytes as Int64. `est_tile_bytes` and `est_dram_bytes` take the tile that ran where it is known,
+        else the requested one, else the model's default. A case outside the formulas (a window, a bias,
+        a packed layout) has no estimate. `paper_tflops` is filled for `ok` rows alone: no speed without
+        correctness.
+    """
+    out = frame.copy()
+    # Case by case: a row of the same case on another clock, or of a shape already met, costs nothing.
+    number = frame.groupby(list(_INPUTS), dropna=False, sort=False, observed=True).ngroup().to_numpy()
+    _, first = np.unique(number, return_index=True)
+    rows = frame[list(_INPUTS)].iloc[first].itertuples(index=False, name=None)
+    known: list[dict[str, int | None]] = [_estimates(row, device) for row in rows]
+    for name in _COUNTS:
+        values = pd.array([one[name] for one in known], dtype="Int64")
+        out[name] = values.take(number)
+    work = np.array([one["flops"] or np.nan for one in known], dtype=np.float64)
+    latency_ms = pd.to_numeric(frame["latency_p50_ms"]).to_numpy(dtype=np.float64, na_value=np.nan)
+    measured = (frame["status"] == "ok").to_numpy(dtype=bool, na_value=False) & (latency_ms > 0)
+    out["paper_tflops"] = np.where(measured, work[number] / np.where(measured, latency_ms, 1.0) / 1e9, np.nan)
+    return out
+
+
+def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | None]:
+    """The estimates of one row of `_INPUTS`, and its FLOPs by the paper's count."""
+    values = {name: None if pd.isna(value) else value for name, value in zip(_INPUTS, row, strict=True)}
+    block_m, block_n = values.pop("block_m"), values.pop("block_n")
+    case = Case.model_validate({name: _plain(value) for name, value in values.items()})
+    empty: dict[str, int | None] = dict.fromkeys((*_COUNTS, "flops"))
+    if not is_modelled(case):
+        return empty
+    if block_m is None or block_n is None:
+        block_m = block_n = None
+    moved = traffic(case, device, block_m=_plain(block_m), block_n=_plain(block_n))
+    return {
+        "est_naive_bytes": moved.naive_bytes,
+        "est_tile_bytes": moved.tile_bytes,
+        "est_dram_bytes": moved.dram_bytes,
+        "est_compulsory_bytes": moved.compulsory_bytes,
+        "flops": flops(case),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as Python's own: `Case` is strict about neither, but keys must compare and hash."""
+    return value.item() if isinstance(value, np.generic) else value
