@@ -21,8 +21,8 @@ class Pass(NamedTuple):
     flops: int = 0
 
 
-class _Sizes(NamedTuple):
-    """Bytes of the tensors of one case, as the eager code sees them; `S` counts scores, not bytes."""
+class Sizes(NamedTuple):
+    """Bytes of the eager code's tensors, all heads together; `S` and `hidden` count elements, not bytes."""
 
     e: int  # bytes of an element
     rows: int  # queries that see at least one key, per head
@@ -38,13 +38,14 @@ class _Sizes(NamedTuple):
     hidden: int  # elements of one mask
 
 
-def _sizes(case: Case) -> _Sizes:
+def sizes(case: Case) -> Sizes:
+    """The sizes for a case. Rows that see no key are left out of the eager code's products, and of `rows`."""
     e = DTYPE_BYTES[case.dtype]
     n_q, n_k, d, dv = case.seq_len_q, case.seq_len_k, case.head_dim, case.head_dim_v
     empty = n_q if n_k == 0 else max(0, n_q - n_k) if case.causal else 0
     rows = n_q - empty
     heads, kv_heads = case.batch * case.heads, case.batch * case.kv_heads
-    return _Sizes(
+    return Sizes(
         e=e,
         rows=rows,
         q=heads * rows * d * e,
@@ -82,7 +83,7 @@ def naive_passes(case: Case, variant: str | None = None) -> list[Pass]:
 
 
 def _forward(case: Case, variant: str) -> list[Pass]:
-    z = _sizes(case)
+    z = sizes(case)
     S, e = z.S, z.e
     passes = []
     if case.kv_heads != case.heads:
@@ -127,11 +128,11 @@ def _softmax(case: Case, variant: str, S: int, e: int) -> list[Pass]:
 
 
 def _backward(case: Case, variant: str) -> list[Pass]:
-    z = _sizes(case)
+    z = sizes(case)
     S, e = z.S, z.e
     passes = [
-        Pass("dP = dO Vᵀ", z.out + z.v_wide, S * e, 2 * S * case.head_dim_v),
         Pass("dV = Pᵀ dO", S * e + z.out, z.v_wide, 2 * S * case.head_dim_v),
+        Pass("dP = dO Vᵀ", z.out + z.v_wide, S * e, 2 * S * case.head_dim_v),
     ]
     if variant != "fp32_softmax" or e >= 4:
         passes.append(Pass("softmax backward", 2 * S * e, S * e))
@@ -146,12 +147,12 @@ def _backward(case: Case, variant: str) -> list[Pass]:
     if case.causal and z.rows and variant == "fill":
         passes += [Pass("mask: clone dS", S * e, S * e), Pass("mask: fill", S * e + z.hidden, S * e)]
     passes += [
-        Pass("dQ = dS K", S * e + z.k_wide, z.q, 2 * S * case.head_dim),
         Pass("dK = dSᵀ Q", S * e + z.q, z.k_wide, 2 * S * case.head_dim),
+        Pass("dQ = dS K", S * e + z.k_wide, z.q, 2 * S * case.head_dim),
         Pass("scale dQ", z.q, z.q),
     ]
     if z.rows < case.seq_len_q:
         passes += [Pass("zero dQ", 0, z.q_all), Pass("place dQ", z.q, z.q)]
     if case.kv_heads != case.heads:
-        passes += [Pass("sum dK over the group", z.k_wide, z.k), Pass("sum dV over the group", z.v_wide, z.v)]
+        passes += [Pass("sum dV over the group", z.v_wide, z.v), Pass("sum dK over the group", z.k_wide, z.k)]
     return passes

@@ -1,0 +1,237 @@
+"""Memory held: the peak that a call adds to its inputs, what a forward leaves behind, SRAM of a tile.
+
+The eager laws replay which tensors of `fa_core.naive` are alive statement by statement; a test lets
+PyTorch run and compares to the byte. Two laws of the literature stand beside them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from profiling.case import DTYPE_BYTES, Case, InputError
+from profiling.model.naive import sizes
+from profiling.model.traffic import is_modelled
+
+
+class ScoreMatrix(NamedTuple):
+    """Bytes of one N x N score matrix, in the case's dtype: of one head, and of all heads of the batch."""
+
+    one_head: int
+    all_heads: int
+
+
+def score_matrix_bytes(case: Case) -> ScoreMatrix:
+    """The matrix that eager attention materialises, several times over, and flash never does."""
+    one = case.seq_len_q * case.seq_len_k * DTYPE_BYTES[case.dtype]
+    return ScoreMatrix(one, one * case.batch * case.heads)
+
+
+def input_bytes(case: Case) -> int:
+    """q, k and v, and dO where there is a backward."""
+    e, heads, kv_heads = DTYPE_BYTES[case.dtype], case.batch * case.heads, case.batch * case.kv_heads
+    qkv = heads * case.seq_len_q * case.head_dim + kv_heads * case.seq_len_k * (
+        case.head_dim + case.head_dim_v
+    )
+    grad = 0 if case.direction == "fwd" else heads * case.seq_len_q * case.head_dim_v
+    return (qkv + grad) * e
+
+
+def peak_bytes(case: Case) -> int | None:
+    """The most that is held above q, k, v (and dO): in the forward for `fwd`, else in forward and backward.
+
+    For `naive` in each variant, and for `flash`. An allocator's rounding (512 B a tensor on CUDA) and a
+    library's workspaces come on top. None for a backend whose tensors are not ours to know, and for a
+    case outside the formulas.
+    """
+    if not is_modelled(case):
+        return None
+    if case.backend == "naive":
+        return _naive(case).peak
+    if case.backend == "flash":
+        s = sizes(case)
+        row = 4 * case.batch * case.heads * case.seq_len_q
+        if case.direction == "fwd":
+            return s.out_all + row
+        delta = row if case.seq_len_k and s.out_all else 0
+        return s.out_all + row + delta + s.q_all + s.k + s.v
+    return None
+
+
+def retained_bytes(case: Case) -> int | None:
+    """What a forward leaves for its backward, its output included; `None` as in `peak_bytes`."""
+    if not is_modelled(case):
+        return None
+    if case.backend == "naive":
+        return _naive(case.model_copy(update={"direction": "fwd_bwd"})).retained
+    if case.backend == "flash":
+        return sizes(case).out_all + 4 * case.batch * case.heads * case.seq_len_q
+    return None
+
+
+def largest_seq_len(case: Case, memory_bytes: int) -> int | None:
+    """The largest N = Nq = Nk at which inputs and peak together fit `memory_bytes`; None as in `peak_bytes`."""
+
+    def needed(n: int) -> int | None:
+        longer = case.model_copy(update={"seq_len_q": n, "seq_len_k": n})
+        peak = peak_bytes(longer)
+        return None if peak is None else peak + input_bytes(longer)
+
+    if needed(1) is None:
+        return None
+    low, high = 0, 1
+    while (need := needed(high)) is not None and need <= memory_bytes:
+        low, high = high, 2 * high
+        if high > 2**40:  # nothing grows with N: no heads, or no batch
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        need = needed(middle)
+        low, high = (middle, high) if need is not None and need <= memory_bytes else (low, middle)
+    return low
+
+
+def forward_sram_bytes(case: Case, block_m: int, block_n: int, stages: int = 1) -> int:
+    """Shared memory of one block of a fused forward: Q (O takes its place), `stages` tiles of K and V.
+
+    Scores and accumulators live in registers. As in FlashAttention-2's launch templates; a compiled
+    kernel's own figure (Triton: `metadata.shared`) adds padding and staging copies.
+    """
+    d, dv = case.head_dim, case.head_dim_v
+    return (block_m * max(d, dv) + stages * block_n * (d + dv)) * DTYPE_BYTES[case.dtype]
+
+
+def eager_training_bytes(case: Case) -> int:
+    """Forward and backward of eager attention, inputs and gradients included: 4·S·e + 10·N·d·e.
+
+    Reproduces the PyTorch column of FlashAttention's table 21 (arXiv 2205.14135).
+
+    Raises:
+        InputError: Nq and Nk, d and dv, or heads and KV heads differ: the law does not say more.
+    """
+    score, token = _square(case)
+    return 4 * score + 10 * token
+
+
+def fa1_training_bytes(case: Case) -> int:
+    """The same of FlashAttention 1: 13·N·d·e and two fp32 rows; 11·N·d·e where one key tile holds all keys.
+
+    q, k, v, their gradients and those of the packed qkv (9), out and dout (2), and beyond one key tile
+    (256 keys) an fp32 dQ (2). Reproduces the FlashAttention column of the same table.
+
+    Raises:
+        InputError: as `eager_training_bytes`.
+    """
+    _, token = _square(case)
+    rows = 2 * 4 * case.batch * case.heads * case.seq_len_q
+    return (11 if case.seq_len_k <= 256 else 13) * token + rows
+
+
+def _square(case: Case) -> tuple[int, int]:
+    """Bytes of all scores, and of one tensor such as q."""
+    if (case.seq_len_q, case.head_dim, case.heads) != (case.seq_len_k, case.head_dim_v, case.kv_heads):
+        raise InputError("this law holds for Nq = Nk, d = dv and as many KV heads as heads only")
+    token = case.batch * case.heads * case.seq_len_q * case.head_dim * DTYPE_BYTES[case.dtype]
+    return score_matrix_bytes(case).all_heads, token
+
+
+class _Held(NamedTuple):
+    peak: int
+    retained: int  # after the forward
+
+
+class _Ledger:
+    """Tensors alive, by name, and the most bytes there ever were."""
+
+    def __init__(self) -> None:
+        self.alive: dict[str, int] = {}
+        self.peak = 0
+
+    def hold(self, **tensors: int) -> None:
+        """Allocate in the order given."""
+        for name, size in tensors.items():
+            self.alive[name] = size
+            self.peak = max(self.peak, self.total)
+
+    def drop(self, *names: str) -> None:
+        for name in names:
+            self.alive.pop(name, None)
+
+    @property
+    def total(self) -> int:
+        return sum(self.alive.values())
+
+
+def _naive(case: Case) -> _Held:
+    """Replay `fa_core.naive`: what is alive when. Saved for the backward: scaled q, k, v, P, a fill's mask."""
+    z, e = sizes(case), DTYPE_BYTES[case.dtype]
+    variant = case.variant or "add"
+    training = case.direction != "fwd"
+    widens = variant == "fp32_softmax" and e < 4
+    fused = case.dtype == "fp16"  # half is widened inside the softmax kernel, on CUDA
+    S = z.S * e
+    masked = case.causal and z.rows > 0
+    held = _Ledger()
+
+    if case.kv_heads != case.heads:
+        held.hold(k=z.k_wide, v=z.v_wide)
+    held.hold(q=z.q, scores=S)
+    if not training:
+        held.drop("q")
+    if masked:
+        held.hold(ones=z.hidden, hidden=z.hidden)
+        held.drop("ones")
+        if variant != "fill":
+            held.hold(mask=z.hidden * e)
+        held.hold(masked=S)
+        held.drop("scores")
+    if widens:
+        if not fused:
+            held.hold(wide_scores=4 * z.S)
+        held.hold(wide_probs=4 * z.S)
+        held.drop("wide_scores")
+    held.hold(probs=S)
+    if not training:
+        held.drop("wide_probs")
+    held.hold(out=z.out)
+    if z.rows < case.seq_len_q:
+        held.hold(zeros=z.out_all - z.out, all_out=z.out_all)
+        held.drop("zeros", "out")
+    held.drop("scores", "masked", "mask")
+    if variant != "fill" or not masked:
+        held.drop("hidden")
+    retained = held.total
+    if not training:
+        return _Held(held.peak, retained)
+
+    held.hold(dv=z.v_wide, dprobs=S)
+    held.drop("v")
+    if widens:
+        held.drop("probs")
+        held.hold(wide_dprobs=4 * z.S)
+        held.drop("dprobs")
+        if fused:
+            held.hold(dscores=S)
+            held.drop("wide_dprobs", "wide_probs")
+        else:
+            held.hold(wide_dscores=4 * z.S)
+            held.drop("wide_dprobs", "wide_probs")
+            held.hold(dscores=S)
+            held.drop("wide_dscores")
+    else:
+        held.hold(dscores=S)
+        held.drop("probs", "dprobs")
+    if variant == "fill" and masked:
+        held.hold(filled=S)
+        held.drop("dscores", "hidden")
+    held.hold(dk=z.k_wide, dscaled_q=z.q)
+    held.drop("dscores", "filled", "q", "k")
+    held.hold(dq=z.q)
+    held.drop("dscaled_q")
+    if z.rows < case.seq_len_q:
+        held.hold(dq_all=z.q_all)
+        held.drop("dq")
+    if case.kv_heads != case.heads:
+        held.hold(dv_sum=z.v)
+        held.drop("dv")
+        held.hold(dk_sum=z.k)
+    return _Held(held.peak, retained)
