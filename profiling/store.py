@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ValidationError
 
+from profiling.analysis.estimates import with_estimates
 from profiling.case import KEY_FIELDS, Case, InputError, first_problem
 from profiling.devices import device_of
 from profiling.fingerprint import kernel_hash
@@ -56,7 +57,7 @@ _FLOAT_COLUMNS = (
 )
 # Every column of the comparison table and its pandas dtype. Unknown is <NA> in integers, NaN in floats and
 # the empty string in texts.
-DTYPES: dict[str, str] = {
+DTYPES: dict[str, Any] = {
     name: "boolean"
     if name in _BOOL_COLUMNS
     else "Int64"
@@ -419,13 +420,11 @@ def typed(columns: dict[str, list[Any]]) -> pd.DataFrame:
         if dtype == "float64":
             data[name] = np.array(values, dtype=np.float64)  # None becomes NaN
         else:
-            data[name] = pd.array(values, dtype=dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            data[name] = pd.array(values, dtype=dtype)
     return pd.DataFrame(data)
 
 
 def _run_frame(run: Run) -> pd.DataFrame:
-    from profiling.analysis.estimates import with_estimates
-
     names = [name for name in COLUMNS if name not in DERIVED_FIELDS]
     hashes: dict[str, str] = {}
     rows: list[tuple[Any, ...]] = []

@@ -1,0 +1,150 @@
+"""Which rows form one curve: everything alike but the backend and the sequence length.
+
+A curve runs along N where Nq = Nk. Where they differ, a curve keeps its number of queries and runs along
+the number of keys, as decoding does: one slice per `seq_len_q`, with N = `seq_len_k`.
+
+Runs are never mixed: two runs may share a GPU and still differ in software, clocks or kernels, and only
+within a run were backends measured in turns. The same holds within a run that was resumed elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profiling.case import InputError
+
+# What a metric reads, and whether it has a clock. Less is better in every one of them.
+METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes"}
+
+
+class Slice(NamedTuple):
+    """What the points of a curve share. None means unlimited, absent, or does not apply.
+
+    `clock` is empty for memory and `mem_method` for latency. `seq_len_q` is None where Nq = Nk, else the
+    number of queries that stays the same while the keys grow.
+    """
+
+    run_id: str
+    device_kind: str
+    device_name: str
+    device_uuid: str
+    torch_version: str
+    triton_version: str
+    driver_version: str
+    direction: str
+    dtype: str
+    batch: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    layout: str
+    causal: bool
+    window_left: int | None
+    window_right: int | None
+    softcap: float | None
+    bias: bool
+    sinks: bool
+    alibi: bool
+    seq_len_q: int | None
+    clock: str
+    mem_method: str
+
+    @property
+    def batch_heads(self) -> int:
+        """Batch times query heads: how many attention problems run side by side."""
+        return self.batch * self.heads
+
+    @property
+    def label(self) -> str:
+        """The shape in short, such as `fwd bf16 B2 H16 d128 causal`, without device and clock."""
+        heads = f"H{self.heads}" if self.kv_heads == self.heads else f"H{self.heads}/{self.kv_heads}"
+        width = (
+            f"d{self.head_dim}" if self.head_dim_v == self.head_dim else f"d{self.head_dim}/{self.head_dim_v}"
+        )
+        parts = [self.direction, self.dtype, f"B{self.batch}", heads, width]
+        if self.seq_len_q is not None:
+            parts.append(f"Nq{self.seq_len_q}")
+        if self.causal:
+            parts.append("causal")
+        if self.window_left is not None or self.window_right is not None:
+            left, right = ("∞" if side is None else side for side in (self.window_left, self.window_right))
+            parts.append(f"window {left}, {right}")
+        if self.softcap is not None:
+            parts.append(f"softcap {self.softcap:g}")
+        parts += [name for name in ("bias", "sinks", "alibi") if getattr(self, name)]
+        if self.layout != "dense":
+            parts.append(self.layout)
+        return " ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name, ready for JSON."""
+        return self._asdict()
+
+
+def check_metric(metric: str) -> str:
+    """The column a metric reads.
+
+    Raises:
+        InputError: there is no such metric.
+    """
+    if metric not in METRICS:
+        raise InputError(f"unknown metric {metric!r}: must be one of {', '.join(METRICS)}")
+    return METRICS[metric]
+
+
+def untiled(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose tile was left to the backend: only these are compared across backends."""
+    return frame[frame["tile_m"].isna() & frame["tile_n"].isna()]
+
+
+def backend_names(frame: pd.DataFrame) -> pd.Series:
+    """`backend`, or `backend/variant` where a variant was asked for, for each row."""
+    plain = frame["backend"]
+    return plain.where(frame["variant"] == "", plain + "/" + frame["variant"])
+
+
+def curve_rows(frame: pd.DataFrame, metric: str = "latency") -> pd.DataFrame:
+    """The rows that curves are made of, with `name` (the backend's) and `seq_len` (N) added.
+
+    Rows with a requested tile are left out. Memory is measured once a case, so for `memory` each case has
+    one row and no clock; for `latency` a row's memory method says nothing. Sorted by `seq_len`.
+    """
+    check_metric(metric)
+    rows = untiled(frame)
+    rows = rows.assign(name=backend_names(rows), seq_len=rows["seq_len_k"].astype("int64"))
+    rows["seq_len_q"] = rows["seq_len_q"].where(rows["seq_len_q"] != rows["seq_len_k"])
+    rows["mem_method" if metric == "latency" else "clock"] = ""
+    if metric == "memory":
+        # a case that failed names no method: it belongs to the curve of its run's other cases
+        known = rows.loc[rows["mem_method"] != "", ["run_id", "mem_method"]].drop_duplicates("run_id")
+        method = rows["run_id"].map(known.set_index("run_id")["mem_method"]).fillna("")
+        rows["mem_method"] = rows["mem_method"].where(rows["mem_method"] != "", method).astype("string")
+        rows = rows.drop_duplicates(subset=[*Slice._fields, "name", "seq_len"])
+    return rows.sort_values("seq_len", kind="stable")
+
+
+def slice_codes(rows: pd.DataFrame) -> tuple[np.ndarray, list[Slice]]:
+    """For each of `curve_rows`, the number of its slice; and the slices, in order of first appearance."""
+    if rows.empty:
+        return np.empty(0, dtype=np.int64), []
+    codes = rows.groupby(list(Slice._fields), dropna=False, sort=False).ngroup().to_numpy()
+    _, first = np.unique(codes, return_index=True)
+    table = rows[list(Slice._fields)].iloc[first].astype(object)
+    table = table.where(table.notna(), None)
+    return codes, [Slice(*values) for values in table.itertuples(index=False, name=None)]
+
+
+def by_slice(frame: pd.DataFrame, metric: str = "latency") -> dict[Slice, pd.DataFrame]:
+    """`curve_rows` by slice; each table is sorted by `seq_len` and holds every backend and status."""
+    rows = curve_rows(frame, metric)
+    codes, slices = slice_codes(rows)
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(slices) + 1))
+    return {
+        each: rows.iloc[order[start:stop]]
+        for each, start, stop in zip(slices, bounds[:-1], bounds[1:], strict=True)
+    }
