@@ -69,7 +69,7 @@ def retained_bytes(case: Case) -> int | None:
 
 
 def largest_seq_len(case: Case, memory_bytes: int) -> int | None:
-    """The largest N = Nq = Nk at which inputs and peak together fit `memory_bytes`; None as in `peak_bytes`."""
+    """The largest N = Nq = Nk at which inputs and peak fit `memory_bytes`; None as in `peak_bytes`."""
 
     def needed(n: int) -> int | None:
         longer = case.model_copy(update={"seq_len_q": n, "seq_len_k": n})
@@ -162,7 +162,7 @@ class _Ledger:
 
 
 def _naive(case: Case) -> _Held:
-    """Replay `fa_core.naive`: what is alive when. Saved for the backward: scaled q, k, v, P, a fill's mask."""
+    """Replay `fa_core.naive`: what is alive when. The backward keeps scaled q, k, v, P, a fill's mask."""
     z, e = sizes(case), DTYPE_BYTES[case.dtype]
     variant = case.variant or "add"
     training = case.direction != "fwd"

@@ -35,7 +35,7 @@ def key_tiles(n_q: int, n_k: int, block_m: int, block_n: int, causal: bool) -> n
 
 
 def query_tiles(n_q: int, n_k: int, block_m: int, block_n: int, causal: bool) -> np.ndarray:
-    """Query tiles that each key tile walks (int64, one element per key tile): the transpose of `key_tiles`."""
+    """Query tiles that each key tile walks (int64, one element per key tile): `key_tiles` transposed."""
     check_tile(block_m, block_n)
     starts = np.arange(-(-n_k // block_n), dtype=np.int64) * block_n
     first = np.maximum(starts - (n_k - n_q), 0) // block_m if causal else np.zeros_like(starts)
