@@ -129,8 +129,10 @@ def attention(
             raise NotImplementedError(reason)
         from fa_core.op import flash_attention
 
-        out, lse = flash_attention(q, k, v, causal=causal, scale=scale, block_m=block_m, block_n=block_n)
-        return (out, lse) if return_lse else out
+        out, lse = flash_attention(
+            q, k, v, causal=causal, scale=scale, block_m=block_m, block_n=block_n, return_lse=return_lse
+        )
+        return (out, lse) if lse is not None else out
     if return_lse:
         raise NotImplementedError(
             f"impl {impl!r} must be called without return_lse: PyTorch's SDPA returns none"

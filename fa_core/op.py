@@ -16,7 +16,8 @@ from fa_core.kernels.backward import delta_kernel, dkdv_kernel, dq_kernel
 from fa_core.kernels.forward import forward_kernel
 from fa_core.kernels.tuning import TileConfig, padded_head_dim
 
-LOG2E = 1.4426950408889634
+LOG2E = math.log2(math.e)
+LN2 = math.log(2.0)
 DELTA_ROWS = 64
 
 
@@ -53,18 +54,18 @@ def _forward(
     batch, heads, n_q, d = q.shape
     kv_heads, n_k, dv = k.shape[1], k.shape[2], v.shape[3]
     out = torch.empty_like(q) if d == dv else q.new_empty(batch, heads, n_q, dv)
-    lse = torch.empty(batch, heads, n_q, dtype=torch.float32, device=q.device)
+    lse2 = torch.empty(batch, heads, n_q, dtype=torch.float32, device=q.device)
     if out.numel() == 0 or n_k == 0:
-        return out.zero_(), lse.fill_(float("-inf"))
+        return out.zero_(), lse2.fill_(float("-inf"))
     with _device_guard(q), _refuse_large_tile(config):
         forward_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
-            q, k, v, out, lse, scale * LOG2E, heads, heads // kv_heads, n_q, n_k, d, dv,
+            q, k, v, out, lse2, scale * LOG2E, heads, heads // kv_heads, n_q, n_k, d, dv,
             *q.stride(), *k.stride(), *v.stride(), *out.stride(),
             CAUSAL=causal, EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
             WIDE=_wide(q, k, v, out), num_warps=config.num_warps, num_stages=config.num_stages,
             **_shape_constants(q, v),
         )  # fmt: skip
-    return out, lse
+    return out, lse2
 
 
 def _delta(out: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None) -> torch.Tensor:
@@ -89,7 +90,7 @@ def _backward(
     needs_dq: bool,
     needs_dkdv: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    q, k, v, out, lse = saved
+    q, k, v, out, lse2 = saved
     batch, heads, n_q, d = q.shape
     kv_heads, n_k, dv = k.shape[1], k.shape[2], v.shape[3]
     dq = torch.empty_like(q) if needs_dq else None
@@ -104,7 +105,7 @@ def _backward(
             config = tile or tuning.dkdv_config(max(d, dv), q.dtype, causal)
             with _refuse_large_tile(config):
                 dkdv_kernel[(triton.cdiv(n_k, config.block_n) * batch * kv_heads,)](
-                    q, k, v, dout, lse, delta, dk, dv_, scale, scale * LOG2E,
+                    q, k, v, dout, lse2, delta, dk, dv_, scale, scale * LOG2E,
                     heads, kv_heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dk.stride(), *dv_.stride(),
                     EVEN_M=n_q % config.block_m == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
                     num_warps=config.num_warps, num_stages=config.num_stages, **shared,
@@ -112,11 +113,16 @@ def _backward(
         if dq is not None:
             config = tuning.dq_config(max(d, dv), q.dtype, causal)
             dq_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
-                q, k, v, dout, lse, delta, dq, scale, scale * LOG2E,
+                q, k, v, dout, lse2, delta, dq, scale, scale * LOG2E,
                 heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dq.stride(),
                 EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
                 num_warps=config.num_warps, num_stages=config.num_stages, **shared,
             )  # fmt: skip
+    if n_k == 1 and dlse is None:
+        # A softmax over one key is constant: what dO seems to send to its score is rounding.
+        for grad in (dq, dk):
+            if grad is not None:
+                grad.zero_()
     return dq, dk, dv_
 
 
@@ -130,15 +136,16 @@ class _Flash(torch.autograd.Function):
         causal: bool,
         scale: float,
         tile: tuple[int, int] | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        want_lse: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         config = tuning.forward_config(max(q.shape[3], v.shape[3]), q.dtype, causal)
         if tile is not None:
             config = tuning.requested_config(*tile, config)
-        out, lse = _forward(q, k, v, causal, scale, config)
-        ctx.save_for_backward(q, k, v, out, lse)
+        out, lse2 = _forward(q, k, v, causal, scale, config)
+        ctx.save_for_backward(q, k, v, out, lse2)
         ctx.causal, ctx.scale, ctx.tile = causal, scale, tile
         ctx.set_materialize_grads(False)
-        return out, lse
+        return out, lse2 * LN2 if want_lse else None
 
     @staticmethod
     @once_differentiable
@@ -146,7 +153,7 @@ class _Flash(torch.autograd.Function):
         q, _, v, out, _ = ctx.saved_tensors
         needs_dq, needs_dk, needs_dv = ctx.needs_input_grad[:3]
         if dout is None and dlse is None:
-            return (None,) * 6
+            return (None,) * 7
         dout = torch.zeros_like(out) if dout is None else dout
         tile = None
         if ctx.tile is not None:
@@ -155,7 +162,7 @@ class _Flash(torch.autograd.Function):
         dq, dk, dv = _backward(
             ctx.saved_tensors, dout, dlse, ctx.causal, ctx.scale, tile, needs_dq, needs_dk or needs_dv
         )
-        return dq, dk if needs_dk else None, dv if needs_dv else None, None, None, None
+        return dq, dk if needs_dk else None, dv if needs_dv else None, None, None, None, None
 
 
 def flash_attention(
@@ -167,8 +174,9 @@ def flash_attention(
     scale: float,
     block_m: int | None = None,
     block_n: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The Triton kernels on checked arguments: (out, lse), both differentiable once.
+    return_lse: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The Triton kernels on checked arguments: (out, lse or None), both differentiable once.
 
     q (B, H, Nq, d), k (B, Hkv, Nk, d), v (B, Hkv, Nk, dv) in fp16, bf16 or fp32, d and dv at most 256.
 
@@ -180,4 +188,4 @@ def flash_attention(
         # sign (or the zero) is as well carried by q.
         q, scale = q * math.copysign(1.0, scale) if scale else q * 0.0, abs(scale) or 1.0
     tile = None if block_m is None or block_n is None else (block_m, block_n)
-    return _Flash.apply(q, k, v, causal, scale, tile)  # type: ignore[return-value]
+    return _Flash.apply(q, k, v, causal, scale, tile, return_lse)  # type: ignore[return-value]

@@ -101,7 +101,7 @@ def forward_tiles(
     for rows in _spans(n_q, block_m):
         q_tile = q[:, :, rows].to(wide)
         m = torch.full_like(lse[:, :, rows], NEG_INF)
-        l = torch.zeros_like(m)  # noqa: E741 - the paper's name
+        row_sum = torch.zeros_like(m)
         acc = torch.zeros(*m.shape, v.shape[-1], dtype=wide, device=q.device)
         for cols in _spans(n_k, block_n):
             if causal and _is_empty(rows, cols, n_k - n_q):
@@ -115,12 +115,12 @@ def forward_tiles(
             pivot = torch.where(m_new == NEG_INF, 0.0, m_new)
             probs = torch.exp(scores - pivot[..., None])
             rescale = torch.exp(m - pivot)
-            l_new = l * rescale + probs.sum(dim=-1)
+            new_sum = row_sum * rescale + probs.sum(dim=-1)
             acc_new = acc * rescale[..., None] + probs @ v[:, :, cols]
-            yield ForwardTile(rows, cols, scores, m, m_new, l, l_new, rescale, acc, acc_new)
-            m, l, acc = m_new, l_new, acc_new
-        out[:, :, rows] = (acc / torch.where(l == 0, 1.0, l)[..., None]).to(q.dtype)
-        lse[:, :, rows] = torch.where(l == 0, NEG_INF, m + torch.log(l))
+            yield ForwardTile(rows, cols, scores, m, m_new, row_sum, new_sum, rescale, acc, acc_new)
+            m, row_sum, acc = m_new, new_sum, acc_new
+        out[:, :, rows] = (acc / torch.where(row_sum == 0, 1.0, row_sum)[..., None]).to(q.dtype)
+        lse[:, :, rows] = torch.where(row_sum == 0, NEG_INF, m + torch.log(row_sum))
     return Forward(out, lse)
 
 
@@ -173,6 +173,9 @@ def backward_tiles(
     group = (kv_heads, heads // kv_heads)
     dk = dk.unflatten(1, group).sum(dim=2)
     dv = dv.unflatten(1, group).sum(dim=2)
+    if n_k == 1 and dlse is None:
+        # A softmax over one key is constant: what dout seems to send to its score is rounding.
+        dq, dk = torch.zeros_like(dq), torch.zeros_like(dk)
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 
@@ -192,11 +195,16 @@ class _Tiled(torch.autograd.Function):
         out, lse = _finish(forward_tiles(q, k, v, **options))
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.options = options
+        ctx.set_materialize_grads(False)
         return out, lse
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dout: torch.Tensor, dlse: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        if dout is None and dlse is None:
+            return (None,) * 4
+        if dout is None:
+            dout = torch.zeros_like(ctx.saved_tensors[3])
         grads = _finish(backward_tiles(*ctx.saved_tensors, dout, dlse, **ctx.options))
         return *grads, None
 

@@ -42,7 +42,7 @@ def check_tensors(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(f"head_dim must be at least 1, got {q.shape[3]} and {v.shape[3]} (v)")
     if not q.shape[1] or not k.shape[1] or q.shape[1] % k.shape[1]:
         raise ValueError(
-            f"heads of q must be a positive multiple of the heads of k and v, got {q.shape[1]} and {k.shape[1]}"
+            f"heads of q must be a multiple of the heads of k and v, got {q.shape[1]} and {k.shape[1]}"
         )
 
 

@@ -9,7 +9,7 @@ CONTRIBUTING.md), so the dK/dV kernel works on transposed scores throughout.
 import triton
 import triton.language as tl
 
-from fa_core.kernels.primitives import load_lse_log2, load_tile, store_tile, tile_offsets
+from fa_core.kernels.primitives import load_lse2, load_tile, store_tile, tile_offsets
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def _gather_dkdv(
     v,  # [BLOCK_N, BLOCK_DV]
     q_base,
     g_base,
-    lse_base,
+    lse2_base,
     delta_base,
     q_offsets,
     g_offsets,
@@ -88,10 +88,10 @@ def _gather_dkdv(
     """Add the query tiles from begin to end to the key tile's gradients."""
     for start in range(begin, end, BLOCK_M):
         q = load_tile(q_base, q_offsets, start, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, MASKED, CHECK_D)
-        lse = load_lse_log2(lse_base, start, n_q, BLOCK_M)
+        lse2 = load_lse2(lse2_base, start, n_q, BLOCK_M)
         # [BLOCK_N, BLOCK_M]
         scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")
-        probs_t = tl.math.exp2(scores_t * scale_log2 - lse[None, :])
+        probs_t = tl.math.exp2(scores_t * scale_log2 - lse2[None, :])
         if MASKED and CAUSAL:
             rows = start + tl.arange(0, BLOCK_M)
             probs_t = tl.where(rows[None, :] >= first_row[:, None], probs_t, 0.0)
@@ -113,7 +113,7 @@ def dkdv_kernel(
     K,
     V,
     DOut,
-    Lse,
+    Lse2,
     Delta,
     DK,
     DV,
@@ -197,25 +197,25 @@ def dkdv_kernel(
 
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
-    for member in range(0, group):
+    for member in range(group):
         h = h_kv * group + member
         row = (b * heads + h) * n_q
         q_base = Q + b * stride_qb + h * stride_qh
         g_base = DOut + b * stride_gb + h * stride_gh
         if CAUSAL:
             dk, dv = _gather_dkdv(
-                dk, dv, k, v, q_base, g_base, Lse + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
+                dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
                 begin, edge, first_row, scale_log2, n_q, head_dim, head_dim_v,
                 True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_D, BLOCK_DV,
             )  # fmt: skip
         dk, dv = _gather_dkdv(
-            dk, dv, k, v, q_base, g_base, Lse + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
+            dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
             edge, full, first_row, scale_log2, n_q, head_dim, head_dim_v,
             False, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_D, BLOCK_DV,
         )  # fmt: skip
         if not EVEN_M:
             dk, dv = _gather_dkdv(
-                dk, dv, k, v, q_base, g_base, Lse + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
+                dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
                 full, n_q, first_row, scale_log2, n_q, head_dim, head_dim_v,
                 True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_D, BLOCK_DV,
             )  # fmt: skip
@@ -233,7 +233,7 @@ def _gather_dq(
     dq,  # [BLOCK_M, BLOCK_D]
     q,  # [BLOCK_M, BLOCK_D]
     dout,  # [BLOCK_M, BLOCK_DV]
-    lse,  # [BLOCK_M], base 2
+    lse2,  # [BLOCK_M], base 2
     delta,  # [BLOCK_M]
     k_base,
     v_base,
@@ -262,9 +262,9 @@ def _gather_dq(
             v_base, v_offsets, start, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, MASKED, CHECK_DV
         )
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        probs = tl.math.exp2(scores * scale_log2 - lse[:, None])
+        probs = tl.math.exp2(scores * scale_log2 - lse2[:, None])
         if MASKED:
-            # A key outside the tensor scores 0, and exp2(0 - lse) may be inf: inf * 0 would reach every row.
+            # A key outside the tensor scores 0, and exp2(0 - lse2) may be inf: inf * 0 would reach every row.
             keys = start + tl.arange(0, BLOCK_N)
             probs = tl.where(keys[None, :] <= last_key[:, None], probs, 0.0)
         dprobs = tl.dot(dout, tl.trans(v), input_precision="ieee")
@@ -279,7 +279,7 @@ def dq_kernel(
     K,
     V,
     DOut,
-    Lse,
+    Lse2,
     Delta,
     DQ,
     scale,
@@ -342,7 +342,7 @@ def dq_kernel(
         DOut + b * stride_gb + h * stride_gh, g_offsets, start_m, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, CHECK_DV
     )  # fmt: skip
     row = head_index.to(tl.int64) * n_q
-    lse = load_lse_log2(Lse + row, start_m, n_q, BLOCK_M)
+    lse2 = load_lse2(Lse2 + row, start_m, n_q, BLOCK_M)
     delta = tl.load(Delta + row + rows, mask=rows < n_q, other=0.0)
     k_base = K + b * stride_kb + (h // group) * stride_kh
     v_base = V + b * stride_vb + (h // group) * stride_vh
@@ -358,13 +358,13 @@ def dq_kernel(
 
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     dq = _gather_dq(
-        dq, q, dout, lse, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
+        dq, q, dout, lse2, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
         0, full, last_key, scale_log2, n_k, head_dim, head_dim_v,
         False, CHECK_D, CHECK_DV, BLOCK_N, BLOCK_D, BLOCK_DV,
     )  # fmt: skip
     if CAUSAL or not EVEN_N:
         dq = _gather_dq(
-            dq, q, dout, lse, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
+            dq, q, dout, lse2, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
             full, end, last_key, scale_log2, n_k, head_dim, head_dim_v,
             True, CHECK_D, CHECK_DV, BLOCK_N, BLOCK_D, BLOCK_DV,
         )  # fmt: skip

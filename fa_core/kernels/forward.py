@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fa_core.kernels.primitives import LN2, load_tile, store_tile, tile_offsets
+from fa_core.kernels.primitives import load_tile, store_tile, tile_offsets
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def forward_kernel(
     K,
     V,
     Out,
-    Lse,  # [batch, heads, n_q] fp32, contiguous
+    Lse2,  # [batch, heads, n_q] fp32, contiguous; base 2, so that the backward recomputes from what was exact
     scale_log2,  # scale * log2(e), > 0
     heads,
     group,  # query heads per key head
@@ -96,7 +96,7 @@ def forward_kernel(
     CHECK_DV: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """out = softmax(scale q kT) v and its row log-sum-exp. Grid: (query tiles * batch * heads,)."""
+    """out = softmax(scale q kT) v and its row log-sum-exp in base 2. Grid: (query tiles * batch * heads,)."""
     n_tiles = tl.cdiv(n_q, BLOCK_M)
     tile = tl.program_id(0) % n_tiles
     head_index = tl.program_id(0) // n_tiles
@@ -143,8 +143,8 @@ def forward_kernel(
 
     seen = row_sum != 0.0
     acc = acc / tl.where(seen, row_sum, 1.0)[:, None]
-    lse = tl.where(seen, row_max * LN2 + tl.log(tl.where(seen, row_sum, 1.0)), float("-inf"))
+    lse2 = tl.where(seen, row_max + tl.log2(tl.where(seen, row_sum, 1.0)), float("-inf"))
     o_base = Out + b * stride_ob + h * stride_oh
     o_offsets = tile_offsets(stride_on, stride_od, BLOCK_M, BLOCK_DV, WIDE)
     store_tile(o_base, o_offsets, start_m, stride_on, n_q, head_dim_v, acc, BLOCK_M, BLOCK_DV)
-    tl.store(Lse + head_index.to(tl.int64) * n_q + rows, lse, mask=rows < n_q)
+    tl.store(Lse2 + head_index.to(tl.int64) * n_q + rows, lse2, mask=rows < n_q)

@@ -7,9 +7,6 @@ for tensors whose strides are so large that a single tile spans more than 2^31 e
 import triton
 import triton.language as tl
 
-LOG2E = tl.constexpr(1.4426950408889634)
-LN2 = tl.constexpr(0.6931471805599453)
-
 
 @triton.jit
 def tile_offsets(stride_row, stride_col, ROWS: tl.constexpr, COLS: tl.constexpr, WIDE: tl.constexpr):
@@ -66,11 +63,11 @@ def store_tile(
 
 
 @triton.jit
-def load_lse_log2(base, start, n_rows, ROWS: tl.constexpr):
-    """The rows' log-sum-exp in base 2, as +inf for rows that see no key or lie outside.
+def load_lse2(base, start, n_rows, ROWS: tl.constexpr):
+    """The rows' base-2 log-sum-exp, as +inf for rows that see no key or lie outside.
 
     exp2(score - inf) is 0 for every score, so such rows take no part in any gradient.
     """
     rows = start + tl.arange(0, ROWS)
-    lse = tl.load(base + rows, mask=rows < n_rows, other=float("inf"))
-    return tl.where(lse == float("-inf"), float("inf"), lse * LOG2E)
+    lse2 = tl.load(base + rows, mask=rows < n_rows, other=float("inf"))
+    return tl.where(lse2 == float("-inf"), float("inf"), lse2)

@@ -1,4 +1,5 @@
-"""Which tile each kernel takes, by head_dim, dtype and mask; found on an H200 by tests/benchmarks/tune_tiles.py.
+"""Which tile each kernel takes, by head_dim, dtype and mask; found on an H200 by
+tests/benchmarks/tune_tiles.py.
 
 No triton here, so that a tile can be named without a compiler.
 """
