@@ -1,0 +1,157 @@
+"""One plain sentence on what a crossover says, and one on what to measure next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from profiling.analysis.resample import MIN_PROCESSES
+from profiling.units import count_text, percent_text
+
+
+class Facts(NamedTuple):
+    """What the sentences are made of; names as in `crossover.Crossover`.
+
+    `undecided` are the N without a sign of their own that keep the verdict open; `stop` is the last N at
+    which the baseline ran, if the candidate ran beyond.
+    """
+
+    baseline: str
+    candidate: str
+    metric: str
+    verdict: str
+    seq_lens: tuple[int, ...]
+    brackets: tuple[tuple[int, int], ...]
+    ahead: str
+    undecided: tuple[int, ...]
+    share: float | None
+    bracket_only: bool
+    processes: int | None
+    baseline_oom_from: int | None
+    candidate_oom_from: int | None
+    stop: int | None
+
+
+def why(facts: Facts) -> str:
+    """What was seen, in one sentence, with what the interval lacks."""
+    return f"{_seen(facts)}{_memory_limits(facts)}{_caveat(facts)}."
+
+
+def _seen(f: Facts) -> str:
+    if not f.seq_lens:
+        return f"There is no N at which both {f.baseline} and {f.candidate} ran"
+    span = _span(f.seq_lens)
+    match f.verdict:
+        case "always":
+            return f"{f.candidate} is ahead of {f.baseline} {span}"
+        case "never":
+            return f"{f.candidate} is behind {f.baseline} {span}"
+        case "censored":
+            stop = "" if f.stop is None else f", and {f.baseline} did not run beyond N = {count_text(f.stop)}"
+            return f"{f.candidate} is behind {f.baseline} {span}{stop}"
+        case "clear":
+            low, high = (count_text(n) for n in f.brackets[0])
+            first, then = ("behind", "ahead") if f.ahead == "above" else ("ahead", "behind")
+            return f"{f.candidate} is {first} up to N = {low} and {then} from N = {high} on"
+        case "several":
+            turns = f"{_times(len(f.brackets))}: {_between(f.brackets)}"
+            return f"{f.candidate} and {f.baseline} change places {turns}"
+        case _:
+            return _undecided(f)
+
+
+def _undecided(f: Facts) -> str:
+    known = f"; they change places {_between(f.brackets)}" if f.brackets else ""
+    if f.undecided:
+        noise = "the two are equal" if f.metric == "memory" else "the difference is within the noise"
+        return f"At N = {_listed(f.undecided)} {noise}{known}"
+    return f"Only {percent_text(f.share)} of the bootstrap replicates show the same signs{known}"
+
+
+def _memory_limits(f: Facts) -> str:
+    parts = [
+        f"{name} is out of memory from N = {count_text(n)} on"
+        for name, n in ((f.baseline, f.baseline_oom_from), (f.candidate, f.candidate_oom_from))
+        if n is not None
+    ]
+    return "".join(f"; {part}" for part in parts)
+
+
+def _caveat(f: Facts) -> str:
+    if f.metric == "memory" or not f.seq_lens:
+        return ""
+    if f.bracket_only:
+        return "; bracket only: no samples in the file, hence no interval"
+    if f.processes == 1:
+        return "; with one process only, the interval lacks the spread between processes"
+    if f.processes is not None and f.processes < MIN_PROCESSES:
+        return (
+            f"; {f.processes} processes are too few to know the spread between them, "
+            "so the interval may be too narrow"
+        )
+    return ""
+
+
+def what_next(facts: Facts) -> str:
+    """What to measure to know more, in one sentence."""
+    f = facts
+    few = f.processes is not None and f.processes < MIN_PROCESSES
+    if not f.seq_lens:
+        return "Measure both backends at the same, shorter N."
+    match f.verdict:
+        case "ambiguous" if f.metric == "memory":
+            return "Measure longer N, where memory tells the two apart."
+        case "ambiguous" if f.bracket_only:
+            return "Measure it with `flashscope run`: only samples can tell a difference from noise."
+        case "ambiguous":
+            where = f" at N = {_listed(f.undecided)}" if f.undecided else ""
+            return f"Repeat{where} with more processes and rounds."
+        case "always":
+            return f"Measure N below {count_text(f.seq_lens[0])} if such lengths matter."
+        case "never":
+            return f"Measure N above {count_text(f.seq_lens[-1])} if such lengths matter."
+        case "censored":
+            last = count_text(f.seq_lens[-1])
+            return f"Measure beyond N = {last} with fewer batch·heads or on a device with more memory."
+    if f.bracket_only and f.metric != "memory":
+        return "Measure it with `flashscope run` to get samples, and with them an interval."
+    if few:
+        return f"Repeat with at least {MIN_PROCESSES} processes to know the spread between them."
+    middles = [middle for bracket in f.brackets if (middle := _middle(*bracket)) is not None]
+    if not middles:
+        return "Nothing: no N lies between the points of the bracket."
+    return f"Measure N = {_listed(middles)} to halve the bracket{'s' if len(middles) > 1 else ''}."
+
+
+def _middle(low: int, high: int) -> int | None:
+    """A round N near the geometric middle of a bracket, strictly inside it."""
+    middle = math.sqrt(low * high)
+    for grain in (64, 16, 1):
+        candidate = round(middle / grain) * grain
+        if low < candidate < high:
+            return candidate
+    return None
+
+
+def _span(seq_lens: Sequence[int]) -> str:
+    if len(seq_lens) == 1:
+        return f"at N = {count_text(seq_lens[0])}, the only N at which both ran"
+    return f"at every N at which both ran, {count_text(seq_lens[0])} to {count_text(seq_lens[-1])}"
+
+
+def _times(count: int) -> str:
+    return {2: "twice", 3: "three times"}.get(count, f"{count} times")
+
+
+def _between(brackets: Sequence[tuple[int, int]]) -> str:
+    parts = [f"between N = {count_text(low)} and {count_text(high)}" for low, high in brackets]
+    return _joined(parts)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return _joined([count_text(number) for number in numbers])
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
