@@ -1,0 +1,223 @@
+"""How every chart looks: one colour and one marker shape per backend, axes, marks, and safe text.
+
+Measured is solid with markers, modelled is dashed without; the eager baseline is grey. The colours reach
+a contrast of 3:1 on white and on Streamlit's dark background; shapes differ too, for eyes that see no hue.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import plotly.graph_objects as go
+
+from profiling import units
+
+GREY = "#7F7F7F"
+LINE = "#8A8A8A"  # reference lines: visible on both backgrounds
+LOSS = "rgba(213, 94, 0, 0.14)"  # shade where the candidate loses
+BRACKET = "rgba(0, 114, 178, 0.14)"  # shade between the N that enclose a crossover
+MIN_GAP = 0.08  # decades kept free beyond the data at either end of a log axis
+
+
+class Style(NamedTuple):
+    """A backend's colour and plotly marker symbol."""
+
+    colour: str
+    symbol: str
+
+
+STYLES: dict[str, Style] = {
+    "naive": Style(GREY, "circle"),
+    "naive/add": Style(GREY, "circle"),
+    "naive/fill": Style("#A0522D", "hexagon"),
+    "naive/fp32_softmax": Style("#C44E52", "octagon"),
+    "naive_compiled": Style("#CC79A7", "pentagon"),
+    "tiled": Style("#5B8E00", "triangle-up"),
+    "flash": Style("#0072B2", "square"),
+    "sdpa": Style("#D55E00", "diamond"),
+    "sdpa_flash": Style("#009E73", "triangle-down"),
+    "sdpa_cudnn": Style("#8A6FDF", "star"),
+    "sdpa_efficient": Style("#2A9DC4", "diamond-wide"),
+    "sdpa_math": Style("#C44E52", "hourglass"),
+}
+# For `module:function` backends: the same name gets the same style in every run.
+_OTHERS: tuple[Style, ...] = (
+    Style("#A0522D", "star-square"),
+    Style("#CC79A7", "star-diamond"),
+    Style("#8A6FDF", "bowtie"),
+    Style("#5B8E00", "hexagram"),
+)
+# The modelled series of the traffic charts; the same role always has the same colour and dash.
+MODEL_STYLES: dict[str, tuple[str, str]] = {
+    "naive": (GREY, "dash"),
+    "tile": ("#D55E00", "dashdot"),
+    "dram": ("#0072B2", "longdash"),
+    "compulsory": ("#009E73", "dot"),
+}
+
+
+def style_of(name: str) -> Style:
+    """The style of a backend or `backend/variant`."""
+    known = STYLES.get(name) or STYLES.get(name.partition("/")[0])
+    return known or _OTHERS[crc32(name.encode()) % len(_OTHERS)]
+
+
+def causal_style(style: Style) -> Style:
+    """The style of the causal line beside the unmasked one of the same backend: paler, another marker."""
+    red, green, blue = (int(style.colour[i : i + 2], 16) for i in (1, 3, 5))
+    return Style(f"rgba({red}, {green}, {blue}, 0.62)", "triangle-right")
+
+
+def safe(text: object) -> str:
+    """Text for a chart: plotly reads a little HTML in names and hovers, so the marks are escaped."""
+    return html.escape(str(text), quote=False)
+
+
+def finish(fig: go.Figure, *, height: int, legend: bool = True) -> go.Figure:
+    """The layout every figure shares: height in pixels, legend above, margins, closest-point hover."""
+    fig.update_layout(
+        height=height,
+        margin={"t": 56 if legend else 36, "r": 16, "b": 8, "l": 8},
+        showlegend=legend,
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
+        hovermode="closest",
+        hoverlabel={"align": "left"},
+    )
+    return fig
+
+
+def seq_len_axis(seq_lens: Iterable[int], *, log: bool = True, title: bool = True) -> dict[str, Any]:
+    """The N axis: ticks at the measured lengths (thinned where they would touch), never between them."""
+    ns = sorted({int(n) for n in seq_lens if n > 0})
+    ticks = _thinned(ns, log=log)
+    axis: dict[str, Any] = {
+        "title": {"text": "Sequence length N (tokens)" if title else ""},
+        "tickvals": ticks,
+        "ticktext": [units.count_text(n) for n in ticks],
+        "tickangle": 0,
+        "automargin": True,
+        "zeroline": False,
+    }
+    if not log:
+        return axis | {"type": "linear", "range": [0, max(ns, default=1) * 1.05]}
+    low, high = math.log10(min(ns, default=1)), math.log10(max(ns, default=10))
+    return axis | {"type": "log", "range": [low - MIN_GAP, high + MIN_GAP]}
+
+
+def _thinned(ns: Sequence[int], *, log: bool) -> list[int]:
+    """Keep ticks at least 1/14 of the axis apart, from the longest down: the end of the axis matters most."""
+    if len(ns) < 3:
+        return list(ns)
+    place = [math.log10(n) if log else float(n) for n in ns]
+    least = (place[-1] - place[0]) / 14
+    kept: list[int] = []
+    last = math.inf
+    for n, x in zip(reversed(ns), reversed(place), strict=True):
+        if last - x >= least:
+            kept.append(n)
+            last = x
+    return kept[::-1]
+
+
+def log_range(values: Iterable[float | None]) -> list[float]:
+    """The range of a log axis, in decades, that holds every value > 0."""
+    logs = [math.log10(v) for v in values if v is not None and v > 0 and math.isfinite(v)]
+    low, high = (min(logs), max(logs)) if logs else (0.0, 1.0)
+    gap = max(MIN_GAP, 0.05 * (high - low))
+    return [low - gap, high + gap]
+
+
+def bytes_ticks(decades: Sequence[float]) -> dict[str, Any]:
+    """Ticks of a log axis of bytes at powers of two, as binary units; `decades` is the axis' range."""
+    low, high = (math.floor(d / math.log10(2)) for d in decades)
+    step = max(1, math.ceil((high - low) / 8))
+    powers = range(math.ceil(low / step) * step, high + 1, step)
+    return {
+        "tickvals": [2.0**p for p in powers],
+        "ticktext": [units.bytes_text(2**p) for p in powers if p >= 0],
+    }
+
+
+def traffic_ticks(decades: Sequence[float]) -> dict[str, Any]:
+    """Ticks of a log axis of bytes moved at powers of ten, as decimal units."""
+    powers = range(math.ceil(decades[0]), math.floor(decades[1]) + 1)
+    return {"tickvals": [10.0**p for p in powers], "ticktext": [units.traffic_text(10**p) for p in powers]}
+
+
+def ratio_axis(values: Iterable[float | None], *, title: str) -> dict[str, Any]:
+    """A log axis of ratios with ticks at 1, 2, 5 and their like; 1× is always inside."""
+    decades = log_range([1.0, *values])
+    ticks = [m * 10.0**p for p in range(-4, 6) for m in (1, 2, 5)]
+    inside = [t for t in ticks if decades[0] <= math.log10(t) <= decades[1]]
+    if len(inside) > 7:
+        inside = [t for t in inside if round(math.log10(t), 6) == int(round(math.log10(t), 6))] or inside
+    return {
+        "type": "log",
+        "range": decades,
+        "title": {"text": title},
+        "tickvals": inside,
+        "ticktext": [units.ratio_text(t) for t in inside],
+        "zeroline": False,
+    }
+
+
+def level_line(fig: go.Figure, y: float, text: str, *, log: bool = True, **place: Any) -> None:
+    """A dotted horizontal line at `y`, its label at the right end; `place` is a panel's `row` and `col`."""
+    fig.add_hline(y=y, line={"dash": "dot", "color": LINE, "width": 1.5}, **place)
+    if text:
+        fig.add_annotation(
+            x=1,
+            xref="x domain",
+            xanchor="right",
+            y=math.log10(y) if log else y,
+            yanchor="bottom",
+            text=safe(text),
+            showarrow=False,
+            font={"size": 12},
+            **place,
+        )
+
+
+def seq_len_line(
+    fig: go.Figure, n: float, text: str, *, row: int | None = None, col: int | None = None
+) -> None:
+    """A dashed vertical line at N of a log axis, its label above the panel.
+
+    The label is an annotation of its own: a vline's would stretch a log axis to 10^N.
+    """
+    place = {} if row is None else {"row": row, "col": col}
+    fig.add_vline(x=n, line={"dash": "dash", "color": LINE, "width": 1.5}, **place)
+    if text:
+        fig.add_annotation(
+            x=math.log10(n),
+            y=1,
+            yref="y domain",
+            yanchor="bottom",
+            text=safe(text),
+            showarrow=False,
+            font={"size": 12},
+            **place,
+        )
+
+
+def value_range(values: Iterable[float | None], *, log: bool, room_above: float = 0.0) -> list[float]:
+    """The range of a value axis as plotly takes it; `room_above` is the share of its height left free."""
+    kept = [v for v in values if v is not None and math.isfinite(v)]
+    if log:
+        low, high = log_range(kept)
+    else:
+        low, high = 0.0, max([*kept, 0.0]) * 1.06 or 1.0
+    return [low, high + room_above * (high - low)]
+
+
+def value_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
+    """A plain value axis; on a log axis whole decades (1, 10, 100) carry the labels when there are enough."""
+    axis: dict[str, Any] = {"title": {"text": safe(title)}, "range": list(value_range), "zeroline": False}
+    if not log:
+        return axis | {"type": "linear", "tickformat": "~s"}
+    span = value_range[1] - value_range[0]
+    return axis | {"type": "log", "dtick": 1 if span >= 1.5 else "D1", "exponentformat": "none"}

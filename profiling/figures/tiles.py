@@ -1,0 +1,259 @@
+"""Which tile: a heat map of latency relative to the best one, and the on-chip memory a tile asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from profiling import units
+from profiling.figures import theme
+
+# Sequential, light to dark with distance from the best; readable on both backgrounds because every cell
+# carries its number in a colour that plotly chooses for contrast.
+SCALE = [[0.0, "#0072B2"], [0.35, "#7FB8DC"], [0.7, "#F2C6A8"], [1.0, "#D55E00"]]
+WORST_SHOWN = 3.0  # a tile this many times slower than the best has the last colour
+
+
+class Cell(NamedTuple):
+    """One tile Br x Bc. `relative`: latency over the best tile's; None: it did not run, see `reason`."""
+
+    block_m: int
+    block_n: int
+    relative: float | None
+    latency_ms: float | None = None
+    status: str = "ok"
+    reason: str = ""
+
+
+class TileChart(NamedTuple):
+    """The cells of one slice at one N; `best` and `default` are tiles (Br, Bc) marked on the map."""
+
+    cells: tuple[Cell, ...]
+    best: tuple[int, int] | None
+    default: tuple[int, int] | None
+    selected: tuple[int, int] | None = None
+
+
+class Part(NamedTuple):
+    """One piece of a tile's on-chip memory, such as the Q tile."""
+
+    label: str
+    nbytes: int
+
+
+class SramBill(NamedTuple):
+    """What a tile asks of shared memory (modelled, piece by piece) against what a block can have (M)."""
+
+    tile: tuple[int, int]
+    parts: tuple[Part, ...]
+    sram_bytes: int | None
+    device: str
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all parts."""
+        return sum(part.nbytes for part in self.parts)
+
+
+class BestLine(NamedTuple):
+    """The best tile at each N: (N, Br, Bc, margin over the default tile as default / best latency)."""
+
+    points: tuple[tuple[int, int, int, float | None], ...]
+
+
+def figure(chart: TileChart) -> go.Figure:
+    """A map with Br down and Bc across; tiles that did not run are hatched, with the reason on hover."""
+    rows = sorted({cell.block_m for cell in chart.cells})
+    columns = sorted({cell.block_n for cell in chart.cells})
+    by_tile = {(cell.block_m, cell.block_n): cell for cell in chart.cells}
+    z: list[list[float | None]] = []
+    text: list[list[str]] = []
+    hover: list[list[str]] = []
+    for m in rows:
+        cells = [by_tile.get((m, n)) for n in columns]
+        z.append([None if c is None or c.relative is None else math.log2(c.relative) for c in cells])
+        text.append(["" if c is None or c.relative is None else units.ratio_text(c.relative) for c in cells])
+        hover.append([_cell_hover(m, n, c) for n, c in zip(columns, cells, strict=True)])
+    ticks = [1.0, 1.1, 1.25, 1.5, 2.0, WORST_SHOWN]
+    fig = go.Figure(
+        go.Heatmap(
+            z=z,
+            x=[str(n) for n in columns],
+            y=[str(m) for m in rows],
+            text=text,
+            texttemplate="%{text}",
+            hovertext=hover,
+            hovertemplate="%{hovertext}<extra></extra>",
+            colorscale=SCALE,
+            zmin=0.0,
+            zmax=math.log2(WORST_SHOWN),
+            xgap=2,
+            ygap=2,
+            colorbar={
+                "title": {"text": "Latency<br>over best"},
+                "tickvals": [math.log2(t) for t in ticks],
+                "ticktext": [units.ratio_text(t) for t in ticks],
+                "thickness": 12,
+            },
+        )
+    )
+    for i, m in enumerate(rows):
+        for j, n in enumerate(columns):
+            cell = by_tile.get((m, n))
+            if cell is not None and cell.relative is None:
+                _hatch(fig, j, i)
+    _failed_marks(fig, chart)
+    _frame(fig, rows, columns, chart.best, "best measured", "#009E73")
+    _frame(fig, rows, columns, chart.default, "default", theme.LINE, dash="dot")
+    fig.update_xaxes(title={"text": "Bc (keys per tile)"}, type="category")
+    fig.update_yaxes(title={"text": "Br (queries per tile)"}, type="category")
+    return theme.finish(fig, height=150 + 52 * max(3, len(rows)))
+
+
+def _cell_hover(m: int, n: int, cell: Cell | None) -> str:
+    head = f"<b>Br {m} × Bc {n}</b>"
+    if cell is None:
+        return f"{head}<br>not in this run"
+    if cell.relative is None:
+        return f"{head}<br>did not run: {theme.safe(cell.status)}<br>{theme.safe(cell.reason)}"
+    return f"{head}<br>{units.time_text(cell.latency_ms)}<br>{units.ratio_text(cell.relative)} the best"
+
+
+def _hatch(fig: go.Figure, x: int, y: int, lines: int = 4) -> None:
+    """Diagonal strokes over the cell at (column x, row y), whose side is 1."""
+    fig.add_shape(
+        type="rect",
+        x0=x - 0.48,
+        x1=x + 0.48,
+        y0=y - 0.48,
+        y1=y + 0.48,
+        fillcolor=theme.GREY,
+        opacity=0.15,
+        line_width=0,
+    )
+    for k in range(1, 2 * lines):
+        t = k / lines  # the stroke runs through points with (dx + dy) = t, both from the lower left corner
+        (x0, y0), (x1, y1) = (max(0.0, t - 1), min(1.0, t)), (min(1.0, t), max(0.0, t - 1))
+        fig.add_shape(
+            type="line",
+            x0=x - 0.48 + 0.96 * x0,
+            y0=y - 0.48 + 0.96 * y0,
+            x1=x - 0.48 + 0.96 * x1,
+            y1=y - 0.48 + 0.96 * y1,
+            line={"color": theme.GREY, "width": 1},
+            opacity=0.6,
+        )
+
+
+def _failed_marks(fig: go.Figure, chart: TileChart) -> None:
+    """An invisible point in each hatched cell carries its hover; a map's cell without a value has none."""
+    failed = [cell for cell in chart.cells if cell.relative is None]
+    if failed:
+        fig.add_trace(
+            go.Scatter(
+                x=[str(c.block_n) for c in failed],
+                y=[str(c.block_m) for c in failed],
+                mode="markers",
+                marker={"symbol": "x", "size": 9, "color": theme.GREY},
+                name="did not run",
+                hovertext=[_cell_hover(c.block_m, c.block_n, c) for c in failed],
+                hovertemplate="%{hovertext}<extra></extra>",
+            )
+        )
+
+
+def _frame(
+    fig: go.Figure,
+    rows: list[int],
+    columns: list[int],
+    tile: tuple[int, int] | None,
+    label: str,
+    colour: str,
+    dash: str = "solid",
+) -> None:
+    """A frame around a tile's cell, with an entry in the legend."""
+    if tile is None or tile[0] not in rows or tile[1] not in columns:
+        return
+    y, x = rows.index(tile[0]), columns.index(tile[1])
+    fig.add_shape(
+        type="rect",
+        x0=x - 0.46,
+        x1=x + 0.46,
+        y0=y - 0.46,
+        y1=y + 0.46,
+        line={"color": colour, "width": 4, "dash": dash},
+    )
+    fig.add_trace(
+        go.Scatter(
+            x=[None],
+            y=[None],
+            mode="lines",
+            line={"color": colour, "width": 4, "dash": dash},
+            name=f"{label}: {tile[0]}×{tile[1]}",
+        )
+    )
+
+
+def bill_figure(bill: SramBill) -> go.Figure:
+    """One stacked bar, a segment per part, with M as a line."""
+    fig = go.Figure()
+    palette = ["#0072B2", "#009E73", "#D55E00", "#8A6FDF", "#CC79A7", "#A0522D"]
+    for i, part in enumerate(bill.parts):
+        fig.add_trace(
+            go.Bar(
+                x=[part.nbytes / units.KIB],
+                y=[f"{bill.tile[0]}×{bill.tile[1]}"],
+                orientation="h",
+                name=theme.safe(f"{part.label}: {units.bytes_text(part.nbytes)}"),
+                marker={"color": palette[i % len(palette)], "pattern": {"shape": "/", "solidity": 0.15}},
+                hovertemplate=theme.safe(f"{part.label}: {units.bytes_text(part.nbytes)}")
+                + "<extra></extra>",
+            )
+        )
+    longest = max(bill.total_bytes, bill.sram_bytes or 0) / units.KIB
+    if bill.sram_bytes is not None:
+        fig.add_vline(x=bill.sram_bytes / units.KIB, line={"dash": "dash", "color": theme.LINE, "width": 2})
+        fig.add_annotation(
+            x=bill.sram_bytes / units.KIB,
+            y=1,
+            yref="paper",
+            yanchor="bottom",
+            text=theme.safe(f"M = {units.bytes_text(bill.sram_bytes)} a block, {bill.device}"),
+            xanchor="right",
+            showarrow=False,
+        )
+    fig.update_layout(barmode="stack")
+    fig.update_xaxes(title={"text": "Shared memory of one block (KiB), modelled"}, range=[0, longest * 1.08])
+    fig.update_yaxes(visible=False)
+    theme.finish(fig, height=230)
+    fig.update_layout(legend={"y": -0.55, "yanchor": "top"}, margin={"t": 30})
+    return fig
+
+
+def best_line_figure(line: BestLine) -> go.Figure:
+    """The best Br and Bc at each N, as two stepped lines on a log axis of tile sizes."""
+    ns = [n for n, *_ in line.points]
+    fig = go.Figure()
+    for name, place, style in (("Br", 1, theme.STYLES["flash"]), ("Bc", 2, theme.STYLES["sdpa"])):
+        fig.add_trace(
+            go.Scatter(
+                x=ns,
+                y=[point[place] for point in line.points],
+                name=f"best {name}",
+                mode="lines+markers",
+                line={"color": style.colour, "shape": "hv"},
+                marker={"symbol": style.symbol, "size": 9},
+                hovertext=[
+                    "" if p[3] is None else f"<br>default tile: {units.ratio_text(p[3])}" for p in line.points
+                ],
+                hovertemplate=f"N = %{{x:,d}}<br>{name} = %{{y}}%{{hovertext}}<extra></extra>",
+            )
+        )
+    sizes = sorted({size for point in line.points for size in point[1:3]})
+    fig.update_xaxes(theme.seq_len_axis(ns))
+    fig.update_yaxes(
+        type="log", tickvals=sizes, ticktext=[str(s) for s in sizes], title={"text": "Tile size (tokens)"}
+    )
+    return theme.finish(fig, height=320)

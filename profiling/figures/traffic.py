@@ -1,0 +1,150 @@
+"""Bytes moved: the modelled series (dashed) and hardware counters (points), and K/V against the L2."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from profiling import units
+from profiling.figures import theme
+from profiling.figures.series import TRAFFIC, Point
+
+
+class Modelled(NamedTuple):
+    """One of the modelled series. `role` is naive, tile, dram or compulsory; bytes read and written at N."""
+
+    role: str
+    label: str
+    points: tuple[tuple[int, float], ...]
+
+
+class Counted(NamedTuple):
+    """Points read from hardware counters; `level` says where: `DRAM` or `L2`. `name` is the backend."""
+
+    name: str
+    label: str
+    level: str
+    points: tuple[Point, ...]
+
+
+class TrafficChart(NamedTuple):
+    """`at` is the N the sentence above the chart speaks of, marked by a line.
+
+    With `per_head` all bytes are divided by batch·heads.
+    """
+
+    models: tuple[Modelled, ...]
+    counters: tuple[Counted, ...] = ()
+    at: int | None = None
+    per_head: bool = False
+
+
+class CacheChart(NamedTuple):
+    """Bytes of the K and V that heads in flight read again and again, against what the L2 can hold.
+
+    `usable_bytes` is the part of `l2_bytes` that such re-reads can count on.
+    """
+
+    points: tuple[tuple[int, int], ...]
+    label: str
+    l2_bytes: int
+    usable_bytes: int
+    device: str
+    outgrown_from: int | None = None
+    at: int | None = None
+
+
+def figure(chart: TrafficChart) -> go.Figure:
+    """Log-log: the slope is the message (2 for the tile model, 1 for what must move anyway)."""
+    fig = go.Figure()
+    for model in chart.models:
+        fig.add_trace(_model_trace(model))
+    for counted in chart.counters:
+        fig.add_trace(_counter_trace(counted))
+    ns = [n for m in chart.models for n, _ in m.points] + [
+        p.seq_len for c in chart.counters for p in c.points
+    ]
+    values = [b for m in chart.models for _, b in m.points] + [
+        p.value for c in chart.counters for p in c.points
+    ]
+    decades = theme.value_range(values, log=True)
+    if chart.at is not None:
+        theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}")
+    fig.update_xaxes(theme.seq_len_axis(ns))
+    fig.update_yaxes(
+        type="log",
+        range=decades,
+        title={"text": f"Bytes read and written{' per head' if chart.per_head else ''}, lower is better"},
+        zeroline=False,
+        **theme.traffic_ticks(decades),
+    )
+    return theme.finish(fig, height=500)
+
+
+def cache_figure(chart: CacheChart) -> go.Figure:
+    """The working set against N, with the L2 and its usable part as lines, and where the set outgrows it."""
+    fig = go.Figure()
+    colour, dash = theme.MODEL_STYLES["dram"]
+    fig.add_trace(
+        go.Scatter(
+            x=[n for n, _ in chart.points],
+            y=[b for _, b in chart.points],
+            name=theme.safe(f"{chart.label} (modelled)"),
+            mode="lines",
+            line={"color": colour, "dash": dash, "width": 2},
+            hovertemplate="N = %{x:,d}<br>%{y:,d} bytes<extra></extra>",
+        )
+    )
+    decades = theme.value_range([*(b for _, b in chart.points), chart.l2_bytes, chart.usable_bytes], log=True)
+    theme.level_line(fig, chart.l2_bytes, f"L2 of {chart.device}: {units.bytes_text(chart.l2_bytes)}")
+    theme.level_line(fig, chart.usable_bytes, f"usable for re-reads: {units.bytes_text(chart.usable_bytes)}")
+    if chart.outgrown_from is not None:
+        fig.add_vrect(
+            x0=chart.outgrown_from,
+            x1=max(n for n, _ in chart.points),
+            fillcolor=theme.LOSS,
+            line_width=0,
+            layer="below",
+        )
+    if chart.at is not None:
+        theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}")
+    fig.update_xaxes(theme.seq_len_axis(n for n, _ in chart.points))
+    fig.update_yaxes(
+        type="log", range=decades, title={"text": "Bytes"}, zeroline=False, **theme.bytes_ticks(decades)
+    )
+    return theme.finish(fig, height=360)
+
+
+def _model_trace(model: Modelled) -> go.Scatter:
+    colour, dash = theme.MODEL_STYLES[model.role]
+    name = theme.safe(f"{model.label} (modelled)")
+    return go.Scatter(
+        x=[n for n, _ in model.points],
+        y=[b for _, b in model.points],
+        name=name,
+        mode="lines",
+        line={"color": colour, "dash": dash, "width": 2.5},
+        hovertemplate=f"<b>{name}</b><br>N = %{{x:,d}}<br>%{{y:{TRAFFIC.digits}}} bytes<extra></extra>",
+    )
+
+
+def _counter_trace(counted: Counted) -> go.Scatter:
+    style = theme.style_of(counted.name)
+    name = theme.safe(f"{counted.label}, {counted.level} counters (measured)")
+    return go.Scatter(
+        x=[p.seq_len for p in counted.points],
+        y=[p.value for p in counted.points],
+        name=name,
+        mode="markers",
+        marker={
+            "color": style.colour,
+            "symbol": style.symbol if counted.level == "DRAM" else f"{style.symbol}-dot",
+            "size": 11,
+            "line": {"width": 1, "color": "#FFFFFF"},
+        },
+        hovertext=["".join(f"<br>{theme.safe(line)}" for line in p.details) for p in counted.points],
+        hovertemplate=(
+            f"<b>{name}</b><br>N = %{{x:,d}}<br>%{{y:{TRAFFIC.digits}}} bytes%{{hovertext}}<extra></extra>"
+        ),
+    )
