@@ -1,7 +1,8 @@
-"""The models of the eager baseline against what PyTorch really does when `fa_core.naive` runs."""
+"""The models of the eager baseline, and of flash's memory, against what PyTorch really does when they run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +21,15 @@ from fa_core import naive_attention  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
 VIEWS = ("view", "expand", "unsqueeze", "squeeze", "transpose", "alias", "detach", "slice", "promote_types")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tensors this small gain nothing from threads, and lose much on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Recorded(NamedTuple):
@@ -42,6 +52,7 @@ class Recorder(TorchDispatchMode):
         self.peak = 0
 
     def alive(self) -> int:
+        """Bytes of the storages that still exist."""
         self.refs = {key: ref for key, ref in self.refs.items() if ref[0] is None or not ref[0].expired()}
         return sum(size for _, size in self.refs.values())
 
@@ -162,3 +173,31 @@ def test_memory_is_what_was_alive(variant: str, dtype: str, shape: dict[str, int
     assert retained_bytes(case) == ran.retained
     for direction in ("bwd", "fwd_bwd"):
         assert peak_bytes(case.model_copy(update={"direction": direction})) == ran.peak
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"heads": 4, "kv_heads": 2}, {"seq_len_k": 0}, {"seq_len_q": 0}], ids=str
+)
+def test_flash_memory_is_what_was_alive(shape: dict[str, int]) -> None:
+    """`flash` holds its output, two fp32 rows and three gradients, to the byte, forward and backward."""
+    pytest.importorskip("triton")
+    from fa_core import attention
+
+    case = make(backend="flash", variant="", dtype="fp16", **({"head_dim": 16, "head_dim_v": 32} | shape))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def random(heads: int, n: int, d: int) -> Any:
+        return torch.randn(case.batch, heads, n, d, device=device).to(torch.float16).requires_grad_()
+
+    q = random(case.heads, case.seq_len_q, case.head_dim)
+    k = random(case.kv_heads, case.seq_len_k, case.head_dim)
+    v = random(case.kv_heads, case.seq_len_k, case.head_dim_v)
+    dout = torch.ones(case.batch, case.heads, case.seq_len_q, case.head_dim_v, device=device).half()
+    with Recorder(q, k, v, dout) as recorder:
+        out = attention(q, k, v, impl="flash")
+        assert recorder.peak == peak_bytes(case)
+        assert recorder.alive() == retained_bytes(case)
+        gradients = torch.autograd.grad(out, (q, k, v), dout)
+    assert len(gradients) == 3
+    for direction in ("bwd", "fwd_bwd"):
+        assert recorder.peak == peak_bytes(case.model_copy(update={"direction": direction}))
