@@ -72,13 +72,13 @@ def naive_attention(
     n_q, n_k = q.shape[-2], k.shape[-2]
     # Rows known to see no key are left out, so that no softmax runs over nothing but -inf.
     n_empty = n_q if n_k == 0 else max(0, n_q - n_k) if causal else 0
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
     group = q.shape[1] // k.shape[1]
     if group > 1:
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
 
     # Scaling q rather than the scores saves an N² pass, and keeps fp16 scores from overflowing.
-    scores = (q[:, :, n_empty:] * scale) @ k.transpose(-2, -1)
+    scores = (q[:, :, n_empty:] * factor) @ k.transpose(-2, -1)
     if causal and n_q > n_empty:
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
         hidden = hidden.triu(diagonal=1 + n_k - (n_q - n_empty))

@@ -16,6 +16,12 @@ from fa_core.kernels.backward import delta_kernel, dkdv_kernel, dq_kernel
 from fa_core.kernels.forward import forward_kernel
 from fa_core.kernels.tuning import TileConfig, padded_head_dim
 
+# Typed as Any: what a kernel takes beside its own parameters (num_warps, ...) is Triton's business.
+_forward_kernel: Any = forward_kernel
+_delta_kernel: Any = delta_kernel
+_dkdv_kernel: Any = dkdv_kernel
+_dq_kernel: Any = dq_kernel
+
 LOG2E = math.log2(math.e)
 LN2 = math.log(2.0)
 DELTA_ROWS = 64
@@ -58,7 +64,7 @@ def _forward(
     if out.numel() == 0 or n_k == 0:
         return out.zero_(), lse2.fill_(float("-inf"))
     with _device_guard(q), _refuse_large_tile(config):
-        forward_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
+        _forward_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
             q, k, v, out, lse2, scale * LOG2E, heads, heads // kv_heads, n_q, n_k, d, dv,
             *q.stride(), *k.stride(), *v.stride(), *out.stride(),
             CAUSAL=causal, EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
@@ -72,7 +78,7 @@ def _delta(out: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None) -> 
     batch, heads, n_q, dv = out.shape
     delta = torch.empty(batch, heads, n_q, dtype=torch.float32, device=out.device)
     dlse = None if dlse is None else dlse.to(torch.float32).contiguous()
-    delta_kernel[(triton.cdiv(n_q, DELTA_ROWS) * batch * heads,)](
+    _delta_kernel[(triton.cdiv(n_q, DELTA_ROWS) * batch * heads,)](
         out, dout, delta if dlse is None else dlse, delta, heads, n_q, dv, *out.stride(), *dout.stride(),
         HAS_DLSE=dlse is not None, BLOCK_M=DELTA_ROWS, BLOCK_DV=padded_head_dim(dv), WIDE=_wide(out, dout),
         num_warps=4,
@@ -104,7 +110,7 @@ def _backward(
         if dk is not None and dv_ is not None:
             config = tile or tuning.dkdv_config(max(d, dv), q.dtype, causal)
             with _refuse_large_tile(config):
-                dkdv_kernel[(triton.cdiv(n_k, config.block_n) * batch * kv_heads,)](
+                _dkdv_kernel[(triton.cdiv(n_k, config.block_n) * batch * kv_heads,)](
                     q, k, v, dout, lse2, delta, dk, dv_, scale, scale * LOG2E,
                     heads, kv_heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dk.stride(), *dv_.stride(),
                     EVEN_M=n_q % config.block_m == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
@@ -112,7 +118,7 @@ def _backward(
                 )  # fmt: skip
         if dq is not None:
             config = tuning.dq_config(max(d, dv), q.dtype, causal)
-            dq_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
+            _dq_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
                 q, k, v, dout, lse2, delta, dq, scale, scale * LOG2E,
                 heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dq.stride(),
                 EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
@@ -188,4 +194,5 @@ def flash_attention(
         # sign (or the zero) is as well carried by q.
         q, scale = q * math.copysign(1.0, scale) if scale else q * 0.0, abs(scale) or 1.0
     tile = None if block_m is None or block_n is None else (block_m, block_n)
-    return _Flash.apply(q, k, v, causal, scale, tile, return_lse)  # type: ignore[return-value]
+    apply: Any = _Flash.apply
+    return apply(q, k, v, causal, scale, tile, return_lse)

@@ -261,5 +261,6 @@ def tiled_attention(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     options = {"causal": causal, "scale": scale, "block_m": block_m, "block_n": block_n}
-    out, lse = _Tiled.apply(q, k, v, options)  # type: ignore[misc]
+    apply: Any = _Tiled.apply
+    out, lse = apply(q, k, v, options)
     return (out, lse) if return_lse else out

@@ -86,7 +86,7 @@ def _gather_dkdv(
     BLOCK_DV: tl.constexpr,
 ):
     """Add the query tiles from begin to end to the key tile's gradients."""
-    for start in range(begin, end, BLOCK_M):
+    for start in tl.range(begin, end, BLOCK_M, num_stages=1 if MASKED else None):
         q = load_tile(q_base, q_offsets, start, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, MASKED, CHECK_D)
         lse2 = load_lse2(lse2_base, start, n_q, BLOCK_M)
         # [BLOCK_N, BLOCK_M]
@@ -256,7 +256,7 @@ def _gather_dq(
     BLOCK_DV: tl.constexpr,
 ):
     """Add the key tiles from begin to end to the query tile's gradient."""
-    for start in range(begin, end, BLOCK_N):
+    for start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
         k = load_tile(k_base, k_offsets, start, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, MASKED, CHECK_D)
         v = load_tile(
             v_base, v_offsets, start, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, MASKED, CHECK_DV

@@ -33,7 +33,7 @@ def _attend(
     BLOCK_DV: tl.constexpr,
 ):
     """Fold the key tiles from begin to end into the running state."""
-    for start in range(begin, end, BLOCK_N):
+    for start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
         k = load_tile(k_base, k_offsets, start, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, MASKED, CHECK_D)
         # [BLOCK_M, BLOCK_N]
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
