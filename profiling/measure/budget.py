@@ -1,0 +1,95 @@
+"""How many calls, samples, rounds and copies a case gets, and what that costs. Pure; no torch.
+
+A sweep of 500 cases must end in minutes, so a case is given what its spread needs and no more: calls
+shorter than `SAMPLE_MS` are repeated until a sample lasts that long, and calls that are long by
+themselves are visited in fewer rounds, never fewer than `MIN_ROUNDS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from profiling.case import CPU_CLOCKS, Case, Protocol
+
+SAMPLE_MS = 0.5  # a sample of a short call averages over as many calls as fill this
+VISIT_MS = 10.0  # the samples of one clock in one visit should not take longer
+CASE_MS = 400.0  # all visits of a case in one process should not take longer
+MAX_CALLS = 10
+MAX_PIPELINED = 50
+MIN_ROUNDS = 2
+MAX_COPIES = 512  # of a call in one CUDA graph
+CAPTURE_MS = 200.0  # host time to capture one graph
+GRAPH_MS = 3.0  # as many copies as eager calls fill this: replays are shorter, yet dwarf their launch
+
+# Rates for the estimate of a run's length only: TFLOP/s of a slow and of a fast implementation.
+_RATES = {"cuda": (80.0, 300.0), "cpu": (0.03, 0.05)}
+_FIXED_S = {"cuda": 0.25, "cpu": 0.25}  # a case in one process: prepare, warm up, short calls
+
+
+def planned_clocks(protocol: Protocol, device: str) -> tuple[str, ...]:
+    """The protocol's clocks that exist on a device; where a CPU has none of them, all a CPU has."""
+    if device != "cpu":
+        return tuple(protocol.clocks)
+    return tuple(clock for clock in protocol.clocks if clock in CPU_CLOCKS) or CPU_CLOCKS
+
+
+class Visit(NamedTuple):
+    """What one visit takes of one clock: `samples` samples, each over `calls` calls."""
+
+    samples: int
+    calls: int
+
+
+def visit(clock: str, call_ms: float, samples_per_round: int) -> Visit:
+    """The samples of one visit for a call of about `call_ms` milliseconds."""
+    call_ms = max(call_ms, 1e-4)
+    most = MAX_PIPELINED if clock == "pipelined" else MAX_CALLS
+    least = 3 if clock == "pipelined" and call_ms < VISIT_MS else 1
+    calls = min(max(math.ceil(SAMPLE_MS / call_ms), least), most)
+    samples = min(max(int(VISIT_MS / (call_ms * calls)), 1), samples_per_round)
+    return Visit(samples, calls)
+
+
+def rounds(clocks: Sequence[str], call_ms: float, protocol: Protocol) -> int:
+    """How many rounds visit a case: all of the protocol's, fewer when a visit is long."""
+    calls = 1  # the untimed call that opens a visit
+    for clock in clocks:
+        plan = visit(clock, call_ms, protocol.samples_per_round)
+        calls += plan.samples * (1 if clock.startswith("graph") else plan.calls)
+    affordable = int(CASE_MS / max(calls * call_ms, 1e-4))
+    return min(protocol.rounds, max(affordable, MIN_ROUNDS))
+
+
+def rotating_copies(set_bytes: int, l2_bytes: int, host_ms: float) -> int:
+    """Input sets to rotate through in a graph, so that each call finds its inputs evicted from L2.
+
+    Twice the L2 in all, as CUTLASS's measurement guideline asks; one set where it is that large itself.
+    Where capturing so many calls would take too long there are fewer: such calls run for so long that a
+    warm input does not matter.
+    """
+    wanted = math.ceil(2 * l2_bytes / max(set_bytes, 1))
+    affordable = int(CAPTURE_MS / max(host_ms, 1e-3))
+    return max(1, min(wanted, affordable, MAX_COPIES))
+
+
+def hot_copies(call_ms: float, host_ms: float) -> int:
+    """Copies of one call on the same buffers, enough for a replay that dwarfs its own launch."""
+    wanted = math.ceil(GRAPH_MS / max(call_ms, 1e-4))
+    affordable = int(CAPTURE_MS / max(host_ms, 1e-3))
+    return max(1, min(wanted, affordable, MAX_COPIES))
+
+
+def cost_s(case: Case, protocol: Protocol, clocks: Sequence[str], device_kind: str) -> float:
+    """A rough guess of the seconds a case takes, for the progress bar's ETA and for nothing else."""
+    slow, fast = _RATES[device_kind]
+    rate = slow if case.backend.startswith(("naive", "tiled", "sdpa_math")) else fast
+    pairs = case.batch * case.heads * case.seq_len_q * case.seq_len_k
+    flops = (
+        pairs * 2 * (case.head_dim + case.head_dim_v) * {"fwd": 1, "bwd": 2.5, "fwd_bwd": 3.5}[case.direction]
+    )
+    call_ms = flops / (rate * 1e9) * (0.5 if case.causal and rate == fast else 1.0)
+    calls = len(clocks) + 1
+    timed_ms = call_ms * min(protocol.rounds * calls, max(CASE_MS / max(call_ms, 1e-4), MIN_ROUNDS * calls))
+    return protocol.processes * (_FIXED_S[device_kind] + timed_ms / 1e3) + 3 * call_ms / 1e3

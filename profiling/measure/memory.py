@@ -1,0 +1,174 @@
+"""Peak memory of a case above its inputs, never inside a timing.
+
+CUDA: the caching allocator's peak during one call. CPU: the peak resident size of a fresh child process.
+Over the forward alone for `fwd`; over forward and backward for `bwd` and `fwd_bwd`. `retained` is what
+is held between the two: the output and whatever the backward will need.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import multiprocessing
+import os
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from profiling.case import Case
+from profiling.measure.backends import Forward, Inputs, make_inputs, resolve
+
+_SAFE_SHARE = 0.8  # of the available memory that a case may be predicted to need on a CPU
+_MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD
+
+
+class Memory(NamedTuple):
+    """Bytes above the inputs, and how they were found; empty method: unknown."""
+
+    peak_bytes: int | None = None
+    retained_bytes: int | None = None
+    method: str = ""
+
+
+def cuda_memory(forward: Forward, case: Case, inputs: Inputs, device: torch.device) -> Memory:
+    """Allocator peak of one call minus the value before it (tensor bytes, not what the driver holds)."""
+    gc.collect()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()  # else a request may be served by a larger cached block, and count as that
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    with torch.set_grad_enabled(case.direction != "fwd"):
+        out = forward(*inputs[:3])
+    torch.cuda.synchronize(device)
+    retained = torch.cuda.memory_allocated(device) - before
+    if case.direction != "fwd":
+        grads = torch.autograd.grad(out, inputs[:3], inputs.dout)
+        torch.cuda.synchronize(device)
+        del grads
+    return Memory(torch.cuda.max_memory_allocated(device) - before, retained, "cuda_allocator")
+
+
+def available_bytes() -> int | None:
+    """Host memory that can be had without swapping, as far as the container's limit allows."""
+    try:
+        import psutil
+
+        available = int(psutil.virtual_memory().available)
+    except ImportError:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())  # "max" is no number: no limit
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        available = min(available, limit - used)
+    return available
+
+
+def cpu_shortage(case: Case) -> str:
+    """Why a case cannot run in this machine's memory, or "". Asked first: the kernel would kill, not refuse."""
+    from profiling.model.memory import input_bytes, peak_bytes
+    from profiling.units import bytes_text
+
+    available = available_bytes()
+    # These materialise the scores as naive does, or at least may.
+    eager = case.backend in ("naive", "naive_compiled", "sdpa_math")
+    law = case.model_copy(update={"backend": "naive"}) if eager else case
+    needed = input_bytes(case) + (peak_bytes(law) or 0)
+    if available is None or needed <= _SAFE_SHARE * available:
+        return ""
+    return f"it needs about {bytes_text(needed)}, and {bytes_text(available)} are available"
+
+
+# ------------------------------------------------------------------------------------ the child of a CPU
+
+
+def child_memory(case: Case, seed: int, timeout_s: float) -> Memory:
+    """Peak resident size of a child that makes one call, minus the size before it.
+
+    Raises:
+        MemoryError: the child was killed, as the kernel does when memory runs out.
+        RuntimeError: the child failed; its last words.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["profiling.measure.memory"])  # torch is imported once, for all children
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(theirs, case, seed), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        answer: Any = ours.recv() if ours.poll(timeout_s) else "no answer in time"
+    except EOFError:
+        child.join(5)
+        if child.exitcode == -9:
+            raise MemoryError("the kernel killed it while its memory was measured") from None
+        answer = f"exit code {child.exitcode}"
+    finally:
+        ours.close()
+        if child.is_alive():
+            child.join(1)
+        if child.is_alive():
+            child.kill()
+            child.join()
+    if isinstance(answer, str):
+        raise RuntimeError(f"the child that measures memory failed: {answer}")
+    return Memory(*answer)
+
+
+def _child(pipe: Connection, case: Case, seed: int) -> None:
+    try:
+        pipe.send(tuple(_child_measure(case, seed)))
+    except BaseException as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+        sys.exit(1)
+
+
+def _child_measure(case: Case, seed: int) -> Memory:
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        # Every tensor gets pages of its own, so that freeing it shows in the resident size.
+        libc.mallopt(_MMAP_THRESHOLD, 64 * 1024)
+    device = torch.device("cpu")
+    torch.set_grad_enabled(False)
+    inputs = make_inputs(case, device, seed)
+    forward = resolve(case, device).forward
+    _once(forward, case, inputs)  # threads and library work space are not the algorithm's
+    gc.collect()
+    with contextlib.suppress(AttributeError):
+        libc.malloc_trim(0)
+    if not _reset_peak():
+        return Memory()
+    before = _status_bytes("VmRSS")
+    retained = _once(forward, case, inputs) - before
+    return Memory(max(_status_bytes("VmHWM") - before, 0), max(retained, 0), "child_rss")
+
+
+def _once(forward: Forward, case: Case, inputs: Inputs) -> int:
+    """One call as `cuda_memory` makes it; the resident size between forward and backward."""
+    with torch.set_grad_enabled(case.direction != "fwd"):
+        out = forward(*inputs[:3])
+    between = _status_bytes("VmRSS")
+    if case.direction != "fwd":
+        torch.autograd.grad(out, inputs[:3], inputs.dout)
+    return between
+
+
+def _reset_peak() -> bool:
+    """Set this process' peak resident size back to its present one (Linux only)."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _status_bytes(name: str) -> int:
+    for line in Path(f"/proc/{os.getpid()}/status").read_text().splitlines() if _LINUX else ():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+_LINUX = sys.platform.startswith("linux")

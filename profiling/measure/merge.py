@@ -1,0 +1,151 @@
+"""Join what several processes found of a block into one `Measurement` per case. Pure; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import numpy as np
+
+from profiling.case import Case
+from profiling.measure.messages import BlockResult, ClockNote, Outcome
+from profiling.records import ClockResult, Measurement, Sample
+
+NOISY_IQR = 0.1  # of the median; torch.utils.benchmark warns from here on
+DRIFT = 0.03
+FLOOR_FACTOR = 3.0
+_THERMAL_REASONS = 0x20 | 0x40  # NVML: SwThermalSlowdown, HwThermalSlowdown
+
+
+class Attempt(NamedTuple):
+    """One process' outcomes by position in the block; `result` is None if it never came to an end."""
+
+    process: int
+    outcomes: Mapping[int, Outcome]
+    result: BlockResult | None
+
+
+def merge(
+    block: Sequence[Case],
+    attempts: Sequence[Attempt],
+    clocks: Sequence[str],
+    kernel_hashes: Mapping[str, str],
+    now: datetime | None = None,
+) -> list[Measurement]:
+    """One measurement per case, in the block's order.
+
+    A case is `ok` when it is in every process that tried it; else it has the status of the first that
+    failed. Error, memory, kernel and first call are those of the first process.
+    """
+    at = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    shared = _block_flags(attempts)
+    results = [attempt.result for attempt in attempts if attempt.result is not None]
+    rows = []
+    for index, case in enumerate(block):
+        tries = [(a, a.outcomes[index]) for a in attempts if index in a.outcomes]
+        if not tries:
+            raise ValueError(f"no process tried {case.label}")
+        first = tries[0][1]
+        bad = next(((a, outcome) for a, outcome in tries if outcome.status != "ok"), None)
+        status, reason = (first.status, first.reason) if bad is None else (bad[1].status, bad[1].reason)
+        if bad is not None and bad[0].process > 0:
+            reason = f"in process {bad[0].process}: {reason}"
+        samples = tuple(sample for _, outcome in tries for sample in outcome.samples)
+        found = tuple(
+            summary(clock, samples, _note(clock, [outcome for _, outcome in tries]), failed=status != "ok")
+            for clock in clocks
+        )
+        rows.append(
+            Measurement(
+                case=case,
+                status=status,
+                reason=reason,
+                clocks=tuple(
+                    clock.model_copy(update={"status": status, "reason": reason}) if status != "ok" else clock
+                    for clock in found
+                ),
+                samples=samples,
+                kernel=first.kernel,
+                block_m=first.block_m,
+                block_n=first.block_n,
+                kernel_hash=kernel_hashes.get(case.backend, ""),
+                first_call_ms=first.first_call_ms,
+                peak_mem_bytes=first.peak_mem_bytes,
+                retained_mem_bytes=first.retained_mem_bytes,
+                mem_method=first.mem_method,
+                rel_error=first.rel_error,
+                eager_rel_error=first.eager_rel_error,
+                tensor_errors=first.tensor_errors,
+                gpu_before=results[0].gpu_before if results else None,
+                gpu_after=results[-1].gpu_after if results else None,
+                flags=_flags(found, samples, results, shared) if status == "ok" else (),
+                measured_at=at,
+            )
+        )
+    return rows
+
+
+def summary(clock: str, samples: Sequence[Sample], note: ClockNote | None, *, failed: bool) -> ClockResult:
+    """Quantiles of a clock over all samples of all processes; without samples, or failed, none."""
+    own = [sample for sample in samples if sample.clock == clock]
+    if note is not None and note.status != "ok":
+        return ClockResult(clock=clock, status=note.status, reason=note.reason)
+    if failed or not own:
+        return ClockResult(clock=clock, status="crashed", reason="no sample was taken")
+    p20, p50, p80 = np.quantile([sample.ms for sample in own], [0.2, 0.5, 0.8])
+    return ClockResult(
+        clock=clock,
+        reason="" if note is None else note.reason,
+        latency_p20_ms=float(p20),
+        latency_p50_ms=float(p50),
+        latency_p80_ms=float(p80),
+        n_samples=len(own),
+        n_rounds=len({(sample.process, sample.round) for sample in own}),
+        n_processes=len({sample.process for sample in own}),
+    )
+
+
+def _note(clock: str, outcomes: Sequence[Outcome]) -> ClockNote | None:
+    """What any process had to say of a clock; a failure before a remark."""
+    notes = [outcome.clocks[clock] for outcome in outcomes if clock in outcome.clocks]
+    return min(notes, key=lambda note: note.status == "ok", default=None)
+
+
+def _block_flags(attempts: Sequence[Attempt]) -> list[str]:
+    """Flags of the whole block: heat, and SM clocks that differ between its rounds and processes."""
+    results = [attempt.result for attempt in attempts if attempt.result is not None]
+    flags = []
+    if any(result.event_reasons & _THERMAL_REASONS for result in results):
+        flags.append("thermal")
+    clocks = [clock for result in results for clock in result.sm_clocks_mhz]
+    if clocks and max(clocks) - min(clocks) > DRIFT * max(clocks):
+        flags.append("clock_drift")
+    return flags
+
+
+def _flags(
+    clocks: Sequence[ClockResult],
+    samples: Sequence[Sample],
+    results: Sequence[BlockResult],
+    shared: Sequence[str],
+) -> tuple[str, ...]:
+    flags = list(shared)
+    floors = results[0].floor_ms if results else {}
+    if any(_noisy(clock.clock, samples) for clock in clocks):
+        flags.append("noisy")
+    if any(
+        clock.latency_p50_ms is not None
+        and clock.latency_p50_ms < FLOOR_FACTOR * floors.get(clock.clock, 0.0)
+        for clock in clocks
+    ):
+        flags.append("timer_limited")
+    return tuple(flags)
+
+
+def _noisy(clock: str, samples: Sequence[Sample]) -> bool:
+    times = [sample.ms for sample in samples if sample.clock == clock]
+    if len(times) < 4:
+        return False
+    low, middle, high = np.quantile(times, [0.25, 0.5, 0.75])
+    return bool(high - low > NOISY_IQR * middle)

@@ -1,0 +1,116 @@
+"""What a worker and its parent say to each other: JSON lines, each a tagged record. No torch here.
+
+The parent sends `Start` once and then any number of `BlockRequest`s. The worker answers `Hello` (or
+`Refused`), and per block a `Stage` before each step, so that a death can be blamed on the case that was
+under way, and one `BlockResult`. A worker that must not go on (its device context may be poisoned, or an
+out-of-memory did not give its memory back) sends `Unclean` and exits.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from profiling.case import Case, Protocol
+from profiling.records import Environment, GpuState, Sample, Status, TensorError
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Start(_Message):
+    """The first line to a worker. `process` is the number its samples carry."""
+
+    kind: Literal["start"] = "start"
+    device: str
+    process: int
+    protocol: Protocol
+
+
+class BlockRequest(_Message):
+    """Measure these cases, all of one shape. `first`: also check them and measure their memory."""
+
+    kind: Literal["block"] = "block"
+    cases: tuple[Case, ...]
+    clocks: tuple[str, ...]
+    first: bool
+    check: bool = True
+
+
+class Hello(_Message):
+    """The worker is ready. The environment lacks what the parent knows: git and the command line."""
+
+    kind: Literal["hello"] = "hello"
+    environment: Environment
+
+
+class Refused(_Message):
+    """The worker cannot work at all (no such device, no torch); a sentence for the user."""
+
+    kind: Literal["refused"] = "refused"
+    message: str
+
+
+class Stage(_Message):
+    """The worker turns to case `index` of the block; None: to what all of them share."""
+
+    kind: Literal["stage"] = "stage"
+    index: int | None
+    name: str
+
+
+class ClockNote(_Message):
+    """Why a clock has no samples, or (with status ok) what to know about the ones it has."""
+
+    status: Status
+    reason: str
+
+
+class Outcome(_Message):
+    """One case's outcome in one process. Times in milliseconds, memory in bytes."""
+
+    status: Status = "ok"
+    reason: str = ""
+    kernel: str = ""
+    block_m: int | None = None
+    block_n: int | None = None
+    first_call_ms: float | None = None
+    peak_mem_bytes: int | None = None
+    retained_mem_bytes: int | None = None
+    mem_method: str = ""
+    rel_error: float | None = None
+    eager_rel_error: float | None = None
+    tensor_errors: dict[str, TensorError] = {}
+    clocks: dict[str, ClockNote] = {}
+    samples: tuple[Sample, ...] = ()
+
+
+class Unclean(_Message):
+    """Case `index` ended with `outcome`, and the worker exits because of it."""
+
+    kind: Literal["unclean"] = "unclean"
+    index: int
+    outcome: Outcome
+
+
+class BlockResult(_Message):
+    """All outcomes of a block, in the request's order.
+
+    `floor_ms` is what a clock reads for an empty call; `sm_clocks_mhz` has a value after each round.
+    """
+
+    kind: Literal["result"] = "result"
+    outcomes: tuple[Outcome, ...]
+    gpu_before: GpuState | None = None
+    gpu_after: GpuState | None = None
+    sm_clocks_mhz: tuple[int, ...] = ()
+    event_reasons: int = 0
+    floor_ms: dict[str, float] = {}
+
+
+ToWorker = Annotated[Start | BlockRequest, Field(discriminator="kind")]
+FromWorker = Annotated[Hello | Refused | Stage | Unclean | BlockResult, Field(discriminator="kind")]
+TO_WORKER: TypeAdapter[Start | BlockRequest] = TypeAdapter(ToWorker)
+FROM_WORKER: TypeAdapter[Hello | Refused | Stage | Unclean | BlockResult] = TypeAdapter(FromWorker)

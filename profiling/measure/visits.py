@@ -1,0 +1,179 @@
+"""What is timed of one case: its call, its plan per clock, and the CUDA graphs it is replayed from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from profiling.case import Case, Protocol
+from profiling.measure import budget
+from profiling.measure.backends import Backend, Call, Inputs, bind, clone_inputs
+from profiling.measure.clocks import CpuTimer, CudaTimer, Samples, warm_up
+from profiling.measure.failures import classify, forget
+from profiling.measure.messages import ClockNote
+
+
+class _Graph(NamedTuple):
+    """A captured graph, the calls in it (they own its buffers), and the memory that both hold."""
+
+    graph: torch.cuda.CUDAGraph
+    calls: list[Call]
+    nbytes: int
+
+
+class Visitor:
+    """Times one case. Made by warming it up; `visit` is then called once a round.
+
+    A call or a graph that holds more than `keep_bytes` (the saved scores of a long naive forward) is
+    dropped after each visit and made anew, so that the cases of a block do not take each other's memory.
+    """
+
+    def __init__(
+        self,
+        case: Case,
+        backend: Backend,
+        inputs: Inputs,
+        timer: CpuTimer | CudaTimer,
+        protocol: Protocol,
+        clocks: Sequence[str],
+        keep_bytes: int,
+    ) -> None:
+        self.case = case
+        self.notes: dict[str, ClockNote] = {}
+        self.uncapturable = ""
+        self._backend = backend
+        self._inputs = inputs
+        self._timer = timer
+        self._samples_per_round = protocol.samples_per_round
+        self._clocks = clocks
+        self._keep_bytes = keep_bytes
+        self._graphs: dict[str, _Graph] = {}
+        self._bound: Call | None = None
+        self._held_bytes = 0
+        call = self._call()
+        self.call_ms, self.host_ms = warm_up(call, timer, protocol.warmup_ms)
+        self.rounds = budget.rounds(clocks, self.call_ms, protocol)
+        del call
+        self._drop_if_large()
+
+    def close(self) -> None:
+        """Let go of everything held on the device."""
+        self._bound = None
+        self._graphs.clear()
+
+    def visit(self, uncapturable: str | None = None) -> dict[str, list[float]]:
+        """Milliseconds of one call by clock: this round's samples.
+
+        `uncapturable` is why this backend is known to fit no CUDA graph.
+        """
+        call = self._call()
+        call()  # brings back what the other cases evicted: allocator blocks, library state
+        self._timer.sync()
+        found = {}
+        for clock in self._clocks:
+            plan = budget.visit(clock, self.call_ms, self._samples_per_round)
+            if clock.startswith("graph"):
+                samples = self._replayed(clock, plan.samples, uncapturable)
+            else:
+                samples = self._eager(clock, call, plan)
+            if samples.ms:
+                found[clock] = samples.ms
+            if samples.remark and clock not in self.notes:
+                self.notes[clock] = ClockNote(status="ok", reason=samples.remark)
+        del call
+        self._drop_if_large()
+        return found
+
+    def _call(self) -> Call:
+        if self._bound is None:
+            before = self._allocated()
+            self._bound = bind(self._backend.forward, self.case, self._inputs)
+            self._held_bytes = self._allocated() - before
+            if self.case.direction == "bwd" and self._inputs.q.device.type == "cpu":
+                self._held_bytes = _saved_bytes_on_cpu(self.case)
+        return self._bound
+
+    def _drop_if_large(self) -> None:
+        if self._held_bytes > self._keep_bytes:
+            self._bound = None
+
+    def _allocated(self) -> int:
+        device = self._inputs.q.device
+        return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+    def _eager(self, clock: str, call: Call, plan: budget.Visit) -> Samples:
+        if clock == "wall":
+            return self._timer.wall(call, *plan)
+        if clock == "pipelined":
+            return self._timer.pipelined(call, *plan)
+        if not isinstance(self._timer, CudaTimer):
+            self.notes[clock] = ClockNote(status="unsupported", reason="this clock needs a CUDA device")
+            return Samples([])
+        return self._timer.cold(call, *plan, self.host_ms)
+
+    # ------------------------------------------------------------------------------------ CUDA graphs
+
+    def _replayed(self, clock: str, samples: int, uncapturable: str | None) -> Samples:
+        timer = self._timer
+        if not isinstance(timer, CudaTimer):
+            self.notes[clock] = ClockNote(status="unsupported", reason="this clock needs a CUDA device")
+        elif uncapturable:
+            self.notes.setdefault(clock, ClockNote(status="unsupported", reason=uncapturable))
+        note = self.notes.get(clock)
+        if not isinstance(timer, CudaTimer) or (note is not None and note.status != "ok"):
+            return Samples([])
+        if clock not in self._graphs:
+            if self._held_bytes > self._keep_bytes:
+                self._bound = None  # the graph's own copy needs the room
+            try:
+                self._graphs[clock] = self._captured(clock, timer)
+            except Exception as error:
+                self._not_captured(clock, error)
+                timer.sync()  # raises if the failed capture took the context with it
+                torch.cuda.empty_cache()
+                return Samples([])
+        graph = self._graphs[clock]
+        found = timer.replay(graph.graph, len(graph.calls), samples)
+        if graph.nbytes > self._keep_bytes:
+            del self._graphs[clock], graph
+            torch.cuda.empty_cache()
+        return found
+
+    def _not_captured(self, clock: str, error: Exception) -> None:
+        failure = classify(error, ours=True)
+        status = "oom" if failure.status == "oom" else "unsupported"
+        self.notes[clock] = ClockNote(status=status, reason=f"CUDA graph: {failure.reason}")
+        if failure.status not in ("oom", "unsupported"):
+            # Other shapes would fail in the same way, and each failed capture risks the context.
+            self.uncapturable = self.notes[clock].reason
+        forget(error)
+
+    def _captured(self, clock: str, timer: CudaTimer) -> _Graph:
+        """A graph of this case's calls.
+
+        `graph` rotates through copies of the inputs until they exceed L2; `graph_hot` repeats one call.
+        """
+        torch.cuda.empty_cache()
+        reserved = torch.cuda.memory_reserved(timer.device)
+        copies = 1
+        if clock == "graph":
+            set_bytes = self._inputs.nbytes + max(self._held_bytes, 0)
+            copies = budget.rotating_copies(set_bytes, timer.l2_bytes, self.host_ms)
+        sets = [self._inputs, *(clone_inputs(self._inputs, self.case) for _ in range(copies - 1))]
+        calls = [bind(self._backend.forward, self.case, inputs) for inputs in sets]
+        calls[-1]()
+        # A short graph would be mostly launch: go round the sets until it lasts.
+        calls *= math.ceil(budget.hot_copies(self.call_ms, self.host_ms) / len(calls))
+        timer.sync()
+        graph = timer.capture(calls)
+        graph.replay()  # the first replay uploads it
+        timer.sync()
+        return _Graph(graph, calls, torch.cuda.memory_reserved(timer.device) - reserved)
+
+
+def _saved_bytes_on_cpu(case: Case) -> int:
+    """What a backward's graph may hold on a CPU, where no allocator can be asked: a score matrix or two."""
+    return 8 * case.batch * case.heads * case.seq_len_q * case.seq_len_k

@@ -1,0 +1,122 @@
+"""A worker process: reads requests, measures on its device, writes answers.
+
+Started as `python -m profiling.measure.worker READ_FD WRITE_FD` by `client`. The two pipes are its own:
+whatever a library prints goes elsewhere and cannot be mistaken for an answer. It ends when its parent
+does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import os
+import signal
+import sys
+from typing import IO, Any
+
+from profiling.measure.messages import (
+    TO_WORKER,
+    BlockRequest,
+    Hello,
+    Refused,
+    Stage,
+    Start,
+    Unclean,
+)
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serve one parent until it closes its pipe."""
+    reader = os.fdopen(int(sys.argv[1]), encoding="utf-8")
+    writer = os.fdopen(int(sys.argv[2]), "w", encoding="utf-8", buffering=1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    faulthandler.enable()
+    _die_with_parent()
+    start = TO_WORKER.validate_json(reader.readline())
+    assert isinstance(start, Start)
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone: nobody wants the answer
+        _serve(start, reader, writer)
+
+
+def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
+    def say(message: Any) -> None:
+        writer.write(message.model_dump_json() + "\n")
+
+    try:
+        device = _device(start.device)
+    except _UnusableError as error:
+        say(Refused(message=str(error)))
+        return
+    # Torch is known to be there from here on.
+    import torch
+
+    from profiling.measure.block import Bench, PoisonedError
+    from profiling.measure.clocks import timer_for
+    from profiling.measure.environment import worker_environment
+    from profiling.measure.telemetry import Telemetry
+
+    torch.set_grad_enabled(False)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        # Not the default stream: a CUDA graph can only be captured on another, and a backward runs on
+        # the stream of its forward. So everything is measured on the same one.
+        torch.cuda.set_stream(torch.cuda.Stream(device))
+    environment = worker_environment(device)
+    bench = Bench(
+        device, start.process, start.protocol, timer_for(device), Telemetry(environment.device_uuid)
+    )
+    gc.collect()
+    gc.freeze()  # what is there now stays: later collections need not look at it
+    say(Hello(environment=environment))
+
+    for line in reader:
+        request = TO_WORKER.validate_json(line)
+        assert isinstance(request, BlockRequest)
+        try:
+            say(bench.measure(request, lambda index, name: say(Stage(index=index, name=name))))
+        except PoisonedError as error:
+            say(Unclean(index=error.index, outcome=error.outcome))
+            writer.flush()
+            os._exit(1)  # an orderly exit would touch the device again
+
+
+class _UnusableError(Exception):
+    """Why this worker cannot measure on the device it was asked for."""
+
+
+def _device(name: str) -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise _UnusableError(
+            f"measuring needs torch, which cannot be imported ({error}): install flashscope[measure]"
+        ) from None
+    device = torch.device(name)
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise _UnusableError(
+                f"{name} was asked for, but torch sees no CUDA device here: use --device cpu"
+            )
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise _UnusableError(
+                f"{name} was asked for, but there are {count} CUDA devices: cuda:0 is the first"
+            )
+    return device
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent dies, SIGKILL included; elsewhere, nothing."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the request
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
