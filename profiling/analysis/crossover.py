@@ -3,7 +3,7 @@
 For each slice (`curves.Slice`) and each N at which both backends ran, the log-ratio of their latencies is
 taken round by round, in rounds where both were measured. A point whose interval holds zero, or whose
 difference is no larger than the timer's step, has no sign of its own. Brackets are neighbouring points
-with opposite signs of their own; N* is where a monotone curve through the points, in log2 N, crosses
+with opposite signs of their own; N* is where a smooth curve through the points, in log2 N, crosses
 zero, its interval comes from bootstrap replicates (`resample`). All sign changes are kept, nothing is
 extrapolated, and a file without samples gets brackets and no interval.
 """
@@ -58,7 +58,7 @@ class Crossover(NamedTuple):
         clock: the clock of the latency; empty for memory.
         verdict: one of `VERDICTS`.
         brackets: each (low, high) holds one change of sign between two measured N.
-        crossings: N* of each bracket, by a monotone cubic through the points in log2 N.
+        crossings: N* of each bracket, by a cubic spline through the points in log2 N.
         ahead: on which side of a single bracket the candidate is ahead: `above`, `below`, or empty.
         crossover_seq_len: N* if the verdict is `clear`.
         interval: its 95 % interval; None without samples.
@@ -214,10 +214,10 @@ def _judge(
     values = [track.value[np.searchsorted(track.seq_len, seq_lens)] for track in (baseline, candidate)]
     exact = ask.metric == "memory"
     sampled = bool(len(seq_lens)) and all(int(n) in log_ratios for n in seq_lens)
+    rng = np.random.default_rng(ask.seed)
     draws = None
     if sampled:
-        matrices = [log_ratios[int(n)] for n in seq_lens]
-        draws = resample.replicates(matrices, ask.replicates, np.random.default_rng(ask.seed))
+        draws = resample.replicates([log_ratios[int(n)] for n in seq_lens], ask.replicates, rng)
     bounds = np.full((2, len(seq_lens)), np.nan) if draws is None else resample.interval(draws)
     points = [
         _point(int(n), b, c, log_ratios.get(int(n)), low_high, timer_step)
@@ -247,7 +247,7 @@ def _judge(
     crossings = _crossings(points, turns)
     interval = None
     if verdict == "clear" and draws is not None and agree is not None:
-        roots = resample.crossings(np.log2(seq_lens), draws[agree], *turns[0])
+        roots = resample.crossings(np.log2(seq_lens), draws[agree], *turns[0], rng)
         low, high = resample.interval(roots).tolist()
         interval = (min(2**low, crossings[0]), max(2**high, crossings[0]))
     brackets = tuple((points[a].seq_len, points[b].seq_len) for a, b in turns)
