@@ -84,6 +84,7 @@ class RunInfo(NamedTuple):
     pid: int | None = None
     end_status: str = ""  # "finished", "interrupted", or empty: still running, or killed
     problem: str = ""
+    n_tiled: int = 0  # cases with a requested tile
 
 
 def now() -> str:
@@ -201,6 +202,22 @@ class RunWriter:
         while data:  # an unbuffered write may take only a part
             data = data[self._handle.write(data) :]
         os.fsync(self._handle.fileno())
+
+
+def save_run(run: Run, folder: Path) -> Path:
+    """Write a run that is in memory, such as an import, to `<folder>/<run_id>.jsonl`.
+
+    Raises:
+        InputError: the file exists already, or the id cannot name a file.
+    """
+    path = run_path(folder, run.run_id)
+    with RunWriter.create(path, run.header) as writer:
+        for environment in run.environments[1:]:
+            writer.append_environment(environment)
+        writer.append(run.measurements)
+        end = run.end or RunEnd(status="finished", at=now())
+        writer.end(end.status, end.at)
+    return path
 
 
 def _line(kind: str, record: BaseModel) -> str:
@@ -348,12 +365,17 @@ def _info(path: Path) -> RunInfo:
     except InputError as error:
         return RunInfo(path, path.stem, "", "", "", 0, {}, problem=str(error))
     statuses: dict[str, str] = {}
+    tiled: set[str] = set()
     pid, end_status = header.pid, ""
     for line in lines[1:]:
         row = _parse(line) or {}
         kind = row.get("kind")
         if kind == "case":
-            statuses[json.dumps(row.get("case"))] = str(row.get("status"))
+            case = row.get("case")
+            key = json.dumps(case)
+            statuses[key] = str(row.get("status"))
+            if isinstance(case, dict) and case.get("tile_m") is not None:
+                tiled.add(key)
             end_status = ""
         elif kind == "resumed":
             pid, end_status = row.get("pid"), ""
@@ -370,6 +392,7 @@ def _info(path: Path) -> RunInfo:
         planned_cases=header.planned_cases,
         pid=pid,
         end_status=end_status,
+        n_tiled=len(tiled),
     )
 
 
