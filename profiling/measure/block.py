@@ -9,6 +9,7 @@ that fails leaves an outcome, and the others go on; what makes the whole worker 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import random
 import time
@@ -20,7 +21,7 @@ import torch
 from profiling.case import Case, Protocol
 from profiling.measure import oracle
 from profiling.measure.backends import Backend, Inputs, kernel_name, make_inputs, resolve, tile
-from profiling.measure.clocks import CpuTimer, CudaTimer
+from profiling.measure.clocks import CpuTimer, CudaTimer, timer_for
 from profiling.measure.failures import Failure, classify, forget, one_line
 from profiling.measure.memory import Memory, available_bytes, child_memory, cpu_shortage, cuda_memory
 from profiling.measure.messages import BlockRequest, BlockResult, Outcome
@@ -42,22 +43,25 @@ class PoisonedError(Exception):
 
 
 class Bench:
-    """One worker's device, clocks and protocol; measures block after block."""
+    """One worker's device and protocol; measures block after block."""
 
     def __init__(
         self,
         device: torch.device,
         process: int,
         protocol: Protocol,
-        timer: CpuTimer | CudaTimer,
         telemetry: Telemetry,
     ) -> None:
         self.device = device
         self.process = process
         self.protocol = protocol
-        self.timer = timer
         self.telemetry = telemetry
         self._uncapturable: dict[tuple[str, str], str] = {}  # what no CUDA graph took, and why
+
+    @functools.cached_property
+    def timer(self) -> CpuTimer | CudaTimer:
+        """The device's clocks. Made for the first block: until then the device may be another run's."""
+        return timer_for(self.device)
 
     def measure(self, request: BlockRequest, stage: Callable[[int | None, str], None]) -> BlockResult:
         """Outcomes of a block's cases.
@@ -69,6 +73,8 @@ class Bench:
         Raises:
             PoisonedError: a case made this process unusable.
         """
+        stage(None, "clocks")
+        self.timer.sync()
         torch.compiler.reset()  # a compiler that has seen many shapes would start to generalise
         run = _BlockRun(self, request, stage)
         try:

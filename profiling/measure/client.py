@@ -79,6 +79,7 @@ class Worker:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._in, selectors.EVENT_READ)
         self._buffer = b""
+        self._busy = False
         self._environment: Environment | None = None
         self._send(Start(device=device, process=process, protocol=protocol))
 
@@ -116,6 +117,7 @@ class Worker:
             self._send(request)
         except BrokenPipeError:
             raise self._died(None, step) from None
+        self._busy = True
         began = time.monotonic()
         while True:
             try:
@@ -131,6 +133,7 @@ class Worker:
             spent_s[index] = spent_s.get(index, 0.0) + now - began
             began = now
             if isinstance(message, BlockResult):
+                self._busy = False
                 return message
             if isinstance(message, Unclean):
                 self.kill()
@@ -141,12 +144,13 @@ class Worker:
             notify(index, step)
 
     def close(self) -> None:
-        """Let the worker end by itself, soon; kill it if it does not."""
+        """Let an idle worker end by itself; kill one that does not, or is at work."""
         if self._out >= 0:
             os.close(self._out)
             self._out = -1
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=2)
+        if not self._busy:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=2)
         self.kill()
 
     def kill(self) -> None:

@@ -68,7 +68,10 @@ def available_bytes() -> int | None:
 
 
 def cpu_shortage(case: Case) -> str:
-    """Why a case cannot run in this machine's memory, or "". Asked first: the kernel would kill, not refuse."""
+    """Why a case cannot run in this machine's memory, or "".
+
+    To be asked first: where memory runs out, the kernel kills instead of refusing.
+    """
     from profiling.model.memory import input_bytes, peak_bytes
     from profiling.units import bytes_text
 

@@ -95,7 +95,7 @@ def attention_with_gradients(parts: Tensors, causal: bool, backward: bool, slab_
 def reference(case: Case, inputs: Inputs, seed: int) -> Reference:
     """The reference of a shape, and the eager baseline's error on the same inputs in the same dtype."""
     backward = case.direction != "fwd"
-    whole = dict(zip(("q", "k", "v", "dout"), inputs, strict=True))
+    whole: Tensors = inputs._asdict()
     pairs = sample_pairs(case, seed)
     group = case.heads // case.kv_heads
     slab = max(16, _SLAB_BYTES[inputs.q.device.type] // max(8 * group * case.seq_len_k, 1))

@@ -55,7 +55,6 @@ def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
     import torch
 
     from profiling.measure.block import Bench, PoisonedError
-    from profiling.measure.clocks import timer_for
     from profiling.measure.environment import worker_environment
     from profiling.measure.telemetry import Telemetry
 
@@ -66,9 +65,7 @@ def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
         # the stream of its forward. So everything is measured on the same one.
         torch.cuda.set_stream(torch.cuda.Stream(device))
     environment = worker_environment(device)
-    bench = Bench(
-        device, start.process, start.protocol, timer_for(device), Telemetry(environment.device_uuid)
-    )
+    bench = Bench(device, start.process, start.protocol, Telemetry(environment.device_uuid))
     gc.collect()
     gc.freeze()  # what is there now stays: later collections need not look at it
     say(Hello(environment=environment))
@@ -99,12 +96,12 @@ def _device(name: str) -> Any:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise _UnusableError(
-                f"{name} was asked for, but torch sees no CUDA device here: use --device cpu"
+                f"there is no {name}: torch sees no CUDA device here; --device cpu measures the CPU"
             )
         count = torch.cuda.device_count()
         if (device.index or 0) >= count:
             raise _UnusableError(
-                f"{name} was asked for, but there are {count} CUDA devices: cuda:0 is the first"
+                f"there is no {name}: torch sees {count} CUDA device(s), counted from cuda:0"
             )
     return device
 

@@ -1,0 +1,360 @@
+"""The command line: `flashscope`, or `python -m profiling`. Thin; each command imports what it needs.
+
+Exit codes: 0 done (every planned case has its row), 2 rejected input, 3 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from profiling.records import Run
+
+EXIT_REJECTED = 2
+EXIT_INTERRUPTED = 3
+
+app = typer.Typer(
+    name="flashscope",
+    help="From which sequence length on does FlashAttention pay off, for your shapes on your GPU? "
+    "Measure it (run), ask for the answer (crossover), see it (app).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder with runs/ and samples/.  [default: the checkout's data/]"),
+]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run file, or a run's id (see `list`).")]
+
+
+@app.command()
+def run(
+    sweep: Annotated[
+        Path | None, typer.Argument(metavar="SWEEP", help="A sweep file, such as data/sweeps/quick.toml.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0, cuda:1, ...  [default: cuda:0]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the new run file.  [default: runs/ of the data folder]")
+    ] = None,
+    backends: Annotated[
+        str | None, typer.Option(help="Only these backends of the sweep, such as naive,flash.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="A run file to go on with: only cases without a row are measured.")
+    ] = None,
+    force_resume: Annotated[
+        bool,
+        typer.Option(
+            "--force-resume", help="Resume even if device, versions or commit differ; rows say which."
+        ),
+    ] = False,
+    git_commit: Annotated[
+        str | None, typer.Option(help="The commit of this code, where there is no .git to ask.")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="Name of the run and its file.  [default: date, sweep and device]")
+    ] = None,
+    label: Annotated[str, typer.Option(help="A few words to recognise the run by.")] = "",
+    data: DataOption = None,
+) -> None:
+    """Measure a sweep.
+
+    Every case gets a row, whatever happens to it. Rows are safe as soon as they are made: Ctrl-C ends the
+    run and loses nothing finished, --resume goes on with it. A second run on the same device waits for
+    the first.
+    """
+    from profiling.runner import Request
+    from profiling.runner import run as measure
+
+    request = Request(
+        sweep=sweep,
+        device=device,
+        out=out or _data_dir(data) / "runs",
+        backends=None if backends is None else tuple(filter(None, (x.strip() for x in backends.split(",")))),
+        resume=resume,
+        force_resume=force_resume,
+        git_commit=git_commit,
+        run_id=run_id,
+        label=label,
+        argv=tuple(sys.argv),
+    )
+    result = measure(request)
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(result.n_by_status.items()))
+    print(f"{result.path}: {result.status}, {result.n_rows} of {result.n_planned} cases ({counts or 'none'})")
+    if result.status == "interrupted":
+        named = f" {sweep}" if sweep is not None else ""
+        on = f" --device {device}" if device is not None else ""
+        print(f"Go on with: flashscope run{named}{on} --resume {result.path}")
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+@app.command("list")
+def list_(data: DataOption = None) -> None:
+    """List the runs at hand."""
+    from profiling.store import list_runs
+    from profiling.terminal import run_list
+
+    infos = list_runs(_data_dir(data))
+    print(run_list(infos) if infos else f"no runs below {_data_dir(data)}: make one with `flashscope run`")
+
+
+@app.command()
+def show(
+    run: RunArgument,
+    clock: Annotated[str, typer.Option(help="Latencies of this clock.  [default: the run's first]")] = "",
+    data: DataOption = None,
+) -> None:
+    """Show every case of a run.
+
+    Latency, memory, error against the fp64 oracle (and relative to eager's own), flags, status and reason.
+    """
+    from profiling.terminal import run_text
+
+    print(run_text(_load(run, data), clock))
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    format: Annotated[  # noqa: A002 - the option's name
+        Literal["csv", "json"], typer.Option(help="csv: one row per case and clock. json: everything.")
+    ] = "csv",
+    out: Annotated[Path | None, typer.Option(help="File to write.  [default: standard output]")] = None,
+    data: DataOption = None,
+) -> None:
+    """Write a run as CSV or JSON.
+
+    The CSV imports back to the last digit.
+    """
+    from profiling.export import to_csv, to_json
+    from profiling.store import frame
+
+    loaded = _load(run, data)
+    text = to_csv(frame(loaded)) if format == "csv" else to_json(loaded)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        _reject(f"--out {out}: cannot be written: {error.strerror}")
+    print(f"{out}: {len(loaded.measurements)} cases")
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A comparison CSV, or a run file.")],
+    data: DataOption = None,
+) -> None:
+    """Take in a CSV or a run file.
+
+    It becomes a run of its own in the data folder.
+    """
+    from profiling.importers import import_file
+    from profiling.store import RunWriter, now, run_path
+
+    found = import_file(file)
+    path = run_path(_data_dir(data) / "runs", found.run_id)
+    with RunWriter.create(path, found.header) as writer:
+        for environment in found.environments[1:]:
+            writer.append_environment(environment)
+        writer.append(found.measurements)
+        writer.end("finished", found.end.at if found.end else now())
+    for problem in found.problems:
+        print(f"note: {problem}")
+    print(f"{path}: {len(found.measurements)} cases")
+
+
+@app.command()
+def estimate(
+    batch: Annotated[int, typer.Option(min=0)],
+    heads: Annotated[int, typer.Option(min=1, help="Query heads.")],
+    seq_len: Annotated[int, typer.Option(min=0, help="Sequence length N.")],
+    head_dim: Annotated[int, typer.Option(min=1, help="Head dim d.")],
+    dtype: Annotated[Literal["fp16", "bf16", "fp32", "fp64"], typer.Option()] = "bf16",
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="KV heads.  [default: heads]")] = None,
+    seq_len_k: Annotated[int | None, typer.Option(min=0, help="Keys.  [default: seq-len]")] = None,
+    direction: Annotated[Literal["fwd", "bwd", "fwd_bwd"], typer.Option()] = "fwd",
+    causal: Annotated[bool, typer.Option("--causal", help="With a causal mask.")] = False,
+    gpu: Annotated[str, typer.Option(help="A device of the catalogue.")] = "H200",
+    block_m: Annotated[int | None, typer.Option(min=1, help="Query rows of a tile (Br).")] = None,
+    block_n: Annotated[int | None, typer.Option(min=1, help="Keys of a tile (Bc).")] = None,
+    variant: Annotated[
+        str | None, typer.Option(help="Of naive: add, fill or fp32_softmax.  [default: add]")
+    ] = None,
+) -> None:
+    """Say by formulas what a shape costs.
+
+    Score matrix, bytes moved in four models, memory, least time. Needs no GPU and measures nothing.
+    """
+    from profiling.devices import find_device
+    from profiling.estimate import estimate as by_formulas
+    from profiling.estimate import estimate_text
+
+    if heads % (kv_heads or heads):
+        _reject(f"--heads must be a multiple of --kv-heads, got {heads} and {kv_heads}")
+    from profiling.case import Case
+
+    case = Case(
+        backend="flash",
+        direction=direction,
+        dtype=dtype,
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads or heads,
+        seq_len_q=seq_len,
+        seq_len_k=seq_len if seq_len_k is None else seq_len_k,
+        head_dim=head_dim,
+        head_dim_v=head_dim,
+        causal=causal,
+    )
+    print(
+        estimate_text(by_formulas(case, find_device(gpu), block_m=block_m, block_n=block_n, variant=variant))
+    )
+
+
+@app.command()
+def crossover(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN_OR_FILE...", help="Runs, or comparison CSVs, taken together.")
+    ],
+    baseline: Annotated[str, typer.Option(help="Backend, or backend/variant, to be overtaken.")] = "naive",
+    candidate: Annotated[str, typer.Option(help="Backend, or backend/variant, that may overtake.")] = "flash",
+    metric: Annotated[Literal["latency", "memory"], typer.Option()] = "latency",
+    clock: Annotated[
+        Literal["wall", "pipelined", "device", "graph", "graph_hot"],
+        typer.Option(help="The clock decides the answer; a CPU has wall and pipelined."),
+    ] = "device",
+    format: Annotated[Literal["text", "json"], typer.Option()] = "text",  # noqa: A002 - the option's name
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    data: DataOption = None,
+) -> None:
+    """Say from which N on it pays off.
+
+    The sequence length from which the candidate is ahead of the baseline, for every shape, and how sure
+    that is.
+    """
+    import json
+
+    from profiling.analysis.crossover import crossovers
+    from profiling.case import split_backend
+    from profiling.store import frame, samples_frame
+    from profiling.terminal import crossover_text
+
+    for name in (baseline, candidate):
+        split_backend(name)
+    loaded = [_load(name, data) for name in runs]
+    found = crossovers(
+        frame(loaded),
+        samples_frame(loaded),
+        baseline=baseline,
+        candidate=candidate,
+        metric=metric,
+        clock=clock,
+        seed=seed,
+    )
+    if format == "json":
+        print(json.dumps([x.to_dict() for x in found], indent=2))
+        return
+    if not found:
+        on = f" on clock {clock}" if metric == "latency" else ""
+        print(f"no shape has both {baseline} and {candidate}{on} in {', '.join(runs)}")
+    for x in found:
+        print(crossover_text(x))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can measure.
+
+    And how to get what is missing.
+    """
+    from profiling.measure.doctor import examine
+    from profiling.terminal import table
+
+    print(table(("what", "there", "seen", "how to get it"), examine()))
+
+
+@app.command("app")
+def app_(
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
+    data: DataOption = None,
+) -> None:
+    """Open the dashboard in a browser.
+
+    A Streamlit server on this machine; Ctrl-C ends it.
+    """
+    import importlib.util
+    import subprocess
+
+    script = Path(__file__).resolve().parents[1] / "app.py"
+    if importlib.util.find_spec("streamlit") is None:
+        _reject("the dashboard needs streamlit, which is not installed: pip install -e . in the checkout")
+    if not script.exists():
+        _reject(f"{script.name} is not beside the package: install an editable checkout (pip install -e .)")
+    command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.port", str(port)]
+    more = [] if data is None else ["--", "--data", str(data.resolve())]
+    # Streamlit reads .streamlit/config.toml from where it is started.
+    raise typer.Exit(subprocess.run([*command, *more], cwd=script.parent).returncode)
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def _data_dir(data: Path | None) -> Path:
+    from profiling.paths import DATA_DIR
+
+    if data is not None and not data.is_dir():
+        _reject(f"--data {data}: no such folder")
+    return data or DATA_DIR
+
+
+def _load(name: str, data: Path | None) -> Run:
+    """A run by its file, by its id below the data folder, or from a comparison CSV."""
+    from profiling.importers import import_file
+    from profiling.store import RUN_FOLDERS, load_run
+
+    path = Path(name)
+    if not path.suffix and not path.exists():
+        places = [_data_dir(data) / folder / f"{name}.jsonl" for folder in RUN_FOLDERS]
+        path = next((place for place in places if place.exists()), None)
+        if path is None:
+            _reject(f"{name}: no such file, and no run of that id below {_data_dir(data)}")
+    loaded = load_run(path) if path.suffix == ".jsonl" else import_file(path)
+    for problem in loaded.problems:
+        print(f"{path}: {problem}", file=sys.stderr)
+    return loaded
+
+
+def _reject(message: str) -> NoReturn:
+    from profiling.case import InputError
+
+    raise InputError(message)
+
+
+def main() -> None:
+    """Run the command line; rejected input becomes one sentence on stderr."""
+    from profiling.case import InputError
+
+    try:
+        app(prog_name="flashscope")
+    except InputError as error:
+        print(f"flashscope: {error}", file=sys.stderr)
+        sys.exit(EXIT_REJECTED)
+    except KeyboardInterrupt:
+        print("interrupted; nothing under way was kept", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:  # `flashscope show ... | head`
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""One `flashscope run`: from a sweep to a run file. Wires plan, workers, lock, file and progress.
+
+Part of the command line, and imported by its `run` command alone: it is the way into `measure`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from profiling import sweep as sweeps
+from profiling.case import Case, InputError, Sweep, first_problem, load_sweep, split_backend
+from profiling.fingerprint import kernel_hash
+from profiling.measure.budget import cost_s, planned_clocks
+from profiling.measure.client import Client
+from profiling.measure.environment import check_device, with_provenance
+from profiling.measure.lock import device_lock
+from profiling.records import Environment, Run, RunHeader
+from profiling.store import RunWriter, load_run, now, run_path
+
+
+class Request(NamedTuple):
+    """What was asked for on the command line."""
+
+    sweep: Path | None
+    device: str | None
+    out: Path
+    backends: tuple[str, ...] | None = None
+    resume: Path | None = None
+    force_resume: bool = False
+    git_commit: str | None = None
+    run_id: str | None = None
+    label: str = ""
+    executor: str = "local"
+    argv: tuple[str, ...] = ()
+
+
+class Result(NamedTuple):
+    """How a run ended: its file, `finished` or `interrupted`, rows and planned cases, rows by status."""
+
+    path: Path
+    status: str
+    n_rows: int
+    n_planned: int
+    n_by_status: dict[str, int]
+
+
+def run(request: Request, console: Console | None = None) -> Result:
+    """Measure a sweep, or what is left of it, into a run file.
+
+    Raises:
+        InputError: something asked for cannot be; nothing was measured, no file was made or changed.
+        KeyboardInterrupt: Ctrl-C before the first measurement.
+    """
+    console = console or Console(file=sys.stderr)
+    old = None if request.resume is None else load_run(request.resume)
+    if old is not None and request.run_id is not None:
+        raise InputError("--run-id names a new run and --resume goes on with an old one: give one of them")
+    sweep = _sweep(request, old)
+    cases = _cases(sweep, request.backends)
+    device = _device(request, old)
+    plan = sweeps.remaining(cases, () if old is None else [m.case for m in old.measurements])
+    path = old.path if old is not None and old.path is not None else _new_path(request, sweep, device)
+    for problem in () if old is None else old.problems:
+        console.print(f"{path}: {problem}", soft_wrap=True, highlight=False)
+    if old is not None and not plan:
+        return _nothing_left(old, path)
+
+    def say(text: str) -> None:
+        console.print(text, soft_wrap=True, highlight=False)
+
+    clocks = planned_clocks(sweep.protocol, device)
+    with _interruptible(), contextlib.ExitStack() as stack:
+        progress = sweeps.RunProgress(
+            plan, lambda case: cost_s(case, sweep.protocol, clocks, device.partition(":")[0]), console
+        )
+        if device == "cpu":  # starting workers would already disturb another run
+            stack.enter_context(device_lock("cpu", say))
+        say(f"Starting {sweep.protocol.processes} worker process(es) on {device} ...")
+        client = stack.enter_context(
+            Client(device, sweep.protocol, clocks, kernel_hash=kernel_hash, notify=progress.at)
+        )
+        environment = with_provenance(client.start(), request.argv, request.git_commit)
+        if device != "cpu":
+            stack.enter_context(device_lock(environment.device_uuid or device, say))
+        writer, number = _writer(request, old, path, sweep, cases, clocks, environment)
+        stack.enter_context(writer)
+        n_cases = sum(map(len, plan))
+        say(f"Measuring {n_cases} cases on {environment.device_name}, rows go to {path}")
+        stack.enter_context(progress)
+        status = sweeps.run(
+            plan,
+            measure=client.measure,
+            writer=writer,
+            environment=number,
+            progress=progress,
+            execute=_executor(request.executor, client),
+        )
+    return _result(load_run(path), path, status)
+
+
+def _sweep(request: Request, old: Run | None) -> Sweep:
+    if request.sweep is not None:
+        return load_sweep(request.sweep)
+    if old is None:
+        raise InputError("no sweep: name a TOML file such as data/sweeps/quick.toml, or a run with --resume")
+    from pydantic import ValidationError
+
+    try:
+        return Sweep.model_validate(old.header.sweep)
+    except ValidationError as error:
+        raise InputError(
+            f"{old.path}: its header holds no sweep to go on with ({first_problem(error)}): name the file"
+        ) from None
+
+
+def _cases(sweep: Sweep, backends: Sequence[str] | None) -> list[Case]:
+    known = {split_backend(name) for group in sweep.group for name in group.backends}
+    for name in backends or ():
+        if split_backend(name) not in known:
+            names = sorted("/".join(filter(None, pair)) for pair in known)
+            raise InputError(f"--backends: {name} is not in sweep {sweep.name}, which has {', '.join(names)}")
+    cases = sweep.cases(backends)
+    if not cases:
+        raise InputError(f"sweep {sweep.name} has no cases to measure: an axis is empty")
+    return cases
+
+
+def _device(request: Request, old: Run | None) -> str:
+    if request.device is not None:
+        return check_device(request.device)
+    if old is not None and old.header.environment.device_kind == "cpu":
+        return "cpu"
+    return "cuda:0"
+
+
+def _new_path(request: Request, sweep: Sweep, device: str) -> Path:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    run_id = request.run_id or f"{stamp}-{sweep.name}-{device.partition(':')[0]}"
+    path = run_path(request.out, run_id)
+    if path.exists():
+        raise InputError(f"{path}: exists already; go on with it by --resume, or choose another --run-id")
+    if request.out.exists() and not request.out.is_dir():
+        raise InputError(f"--out {request.out}: must be a folder")
+    return path
+
+
+def _writer(
+    request: Request,
+    old: Run | None,
+    path: Path,
+    sweep: Sweep,
+    cases: Sequence[Case],
+    clocks: Sequence[str],
+    environment: Environment,
+) -> tuple[RunWriter, int]:
+    """A writer on the run's file, and the number that the environment has in it."""
+    if old is not None:
+        number = sweeps.environment_to_resume(old, environment, force=request.force_resume)
+        writer = RunWriter.resume(path, pid=os.getpid())
+        return writer, writer.append_environment(environment) if number is None else number
+    header = RunHeader(
+        run_id=path.stem,
+        created_at=now(),
+        label=request.label,
+        environment=environment,
+        sweep=sweep.model_dump(mode="json"),
+        clocks=tuple(clocks),
+        planned_cases=len(cases),
+        pid=os.getpid(),
+    )
+    return RunWriter.create(path, header), 0
+
+
+def _executor(name: str, client: Client) -> sweeps.Executor:
+    if name == "local":
+        return sweeps.in_turn
+    raise InputError(f"--executor {name!r} is not known: must be local")
+
+
+def _nothing_left(old: Run, path: Path) -> Result:
+    if old.end is None or old.end.status != "finished":
+        with RunWriter.resume(path, pid=os.getpid()) as writer:
+            writer.end("finished")
+    return _result(old, path, "finished")
+
+
+def _result(run: Run, path: Path, status: str) -> Result:
+    counts = Counter(row.status for row in run.measurements)
+    planned = run.header.planned_cases or len(run.measurements)
+    return Result(path, status, len(run.measurements), planned, dict(counts))
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT and SIGTERM both raise KeyboardInterrupt, even where a shell had SIGINT ignored."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

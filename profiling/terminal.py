@@ -1,0 +1,131 @@
+"""What the command line prints of runs and crossovers: plain text tables. Pure but for `is_alive`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from profiling.case import InputError
+from profiling.records import ClockResult, Environment, Measurement, Run
+from profiling.units import bytes_text, count_text, number_text, ratio_text, time_text
+
+if TYPE_CHECKING:
+    from profiling.analysis.crossover import Crossover
+    from profiling.store import RunInfo
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as what is in them, whatever the terminal's width; the last one unpadded."""
+    lines = [header, *rows]
+    widths = [max(len(row[i]) for row in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in lines
+    )
+
+
+def is_alive(pid: int | None) -> bool:
+    """Whether a process of this machine has this id."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def run_list(infos: Sequence[RunInfo]) -> str:
+    """A table of run files: device, date, rows by status, and whether each is finished."""
+    rows = []
+    for info in infos:
+        bad = [f", {n} {status}" for status, n in sorted(info.n_by_status.items()) if status != "ok"]
+        planned = "" if info.planned_cases is None else f" of {count_text(info.planned_cases)}"
+        cases = f"{count_text(info.n_cases)}{planned} cases{''.join(bad)}"
+        state = info.end_status or (
+            f"running (pid {info.pid})" if is_alive(info.pid) else "killed: go on with --resume"
+        )
+        rows.append(
+            (
+                info.run_id,
+                info.device_name,
+                info.created_at,
+                "" if info.problem else state,
+                info.problem or cases,
+            )
+        )
+    return table(("run", "device", "made", "state", "rows"), rows)
+
+
+def environment_line(environment: Environment) -> str:
+    """Device, versions and commit in one line."""
+    e = environment
+    named = (
+        ("driver", e.driver_version),
+        ("CUDA", e.cuda_version),
+        ("torch", e.torch_version),
+        ("triton", e.triton_version),
+    )
+    changes = " with uncommitted changes" if e.git_clean is False else ""
+    parts = [
+        e.device_name + (f" ({bytes_text(e.memory_bytes)})" if e.memory_bytes else ""),
+        e.device_uuid,
+        *(f"{name} {version}" for name, version in named if version),
+        f"commit {e.git_commit[:12]}{changes}" if e.git_commit else "commit unknown",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def run_text(run: Run, clock: str = "") -> str:
+    """A run: its environments, then every case with latency on one clock, memory, error and status.
+
+    Raises:
+        InputError: the run has no such clock.
+    """
+    clocks = run.header.clocks or tuple(dict.fromkeys(c.clock for m in run.measurements for c in m.clocks))
+    if clock and clock not in clocks:
+        raise InputError(
+            f"clock {clock!r} is not in run {run.run_id}: must be one of {', '.join(clocks) or 'none'}"
+        )
+    chosen = clock or next(iter(clocks), "")
+    lines = [f"{run.run_id}, {run.header.created_at}" + (f", {run.header.label}" if run.header.label else "")]
+    lines += [environment_line(e) for e in run.environments]
+    header = ("case", f"{chosen} p50", "p20", "p80", "peak memory", "error", "of eager's", "flags", "status")
+    return "\n".join([*lines, "", table(header, [_case_row(m, chosen) for m in run.measurements])])
+
+
+def _case_row(m: Measurement, clock: str) -> tuple[str, ...]:
+    own = next((c for c in m.clocks if c.clock == clock), ClockResult(clock=clock))
+    status, reason = (m.status, m.reason) if m.status != "ok" else (own.status, own.reason or m.reason)
+    times = (own.latency_p50_ms, own.latency_p20_ms, own.latency_p80_ms) if status == "ok" else (None,) * 3
+    relative = None if not m.rel_error or not m.eager_rel_error else m.rel_error / m.eager_rel_error
+    return (
+        m.case.label,
+        *(time_text(x) for x in times),
+        bytes_text(m.peak_mem_bytes),
+        number_text(m.rel_error),
+        ratio_text(relative),
+        " ".join(m.flags),
+        f"{status}: {reason}" if reason else status,
+    )
+
+
+def crossover_text(found: Crossover) -> str:
+    """One slice's answer: the slice, N* where there is one, what was seen, what to measure next."""
+    where = f"{found.slice.label} on {found.slice.device_name or 'an unknown device'}"
+    on = f", {found.clock} clock" if found.clock else f", {found.metric}"
+    lines = [f"{where}{on}: {found.verdict}{_star(found)}", f"  {found.why}", f"  {found.next}"]
+    return "\n".join(line for line in lines if line.strip())
+
+
+def _star(found: Crossover) -> str:
+    if found.crossover_seq_len is None:
+        return "".join(f", between N = {count_text(a)} and {count_text(b)}" for a, b in found.brackets)
+    star = f", N* = {count_text(round(found.crossover_seq_len))}"
+    if found.interval is None:
+        return star
+    low, high = (count_text(round(x)) for x in found.interval)
+    return f"{star} [{low}, {high}]"
