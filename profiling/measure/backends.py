@@ -46,10 +46,9 @@ class Inputs(NamedTuple):
     v: torch.Tensor
     dout: torch.Tensor
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all four."""
-        return sum(x.numel() * x.element_size() for x in self)
+    def read_bytes(self, direction: str) -> int:
+        """Bytes of what a direction reads: the output's gradient only where there is a backward."""
+        return sum(x.numel() * x.element_size() for x in (self[:3] if direction == "fwd" else self))
 
 
 class Backend(NamedTuple):

@@ -30,7 +30,7 @@ from profiling.measure.visits import Visitor
 from profiling.records import Sample
 
 _MAX_KEEP_BYTES = 2**30
-_LEAK_BYTES = 2**20  # memory that may be missing after a failure, for library work space
+_LEAK_BYTES = 2**27  # memory that may be missing after a failure: work spaces that libraries keep
 
 
 class PoisonedError(Exception):
@@ -75,7 +75,8 @@ class Bench:
         """
         stage(None, "clocks")
         self.timer.sync()
-        torch.compiler.reset()  # a compiler that has seen many shapes would start to generalise
+        if any(case.backend == "naive_compiled" for case in request.cases):
+            torch.compiler.reset()  # a compiler that has seen many shapes would start to generalise
         run = _BlockRun(self, request, stage)
         try:
             return run.result()

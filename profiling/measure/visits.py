@@ -17,11 +17,12 @@ from profiling.measure.messages import ClockNote
 
 
 class _Graph(NamedTuple):
-    """A captured graph, the calls in it (they own its buffers), and the memory that both hold."""
+    """A captured graph, the calls in it (they own its buffers), the memory of both, and a replay's time."""
 
     graph: torch.cuda.CUDAGraph
     calls: list[Call]
     nbytes: int
+    replay_ms: float
 
 
 class Visitor:
@@ -72,20 +73,15 @@ class Visitor:
         call = self._call()
         call()  # brings back what the other cases evicted: allocator blocks, library state
         self._timer.sync()
-        found = {}
-        for clock in self._clocks:
-            plan = budget.visit(clock, self.call_ms, self._samples_per_round)
-            if clock.startswith("graph"):
-                samples = self._replayed(clock, plan.samples, uncapturable)
-            else:
-                samples = self._eager(clock, call, plan)
-            if samples.ms:
-                found[clock] = samples.ms
-            if samples.remark and clock not in self.notes:
-                self.notes[clock] = ClockNote(status="ok", reason=samples.remark)
+        graphs = [clock for clock in self._clocks if clock.startswith("graph")]
+        found = {clock: self._eager(clock, call) for clock in self._clocks if clock not in graphs}
         del call
-        self._drop_if_large()
-        return found
+        self._drop_if_large()  # a graph holds a copy of its own, and needs the room
+        found |= {clock: self._replayed(clock, uncapturable) for clock in graphs}
+        for clock, samples in found.items():
+            if samples.remark:
+                self.notes.setdefault(clock, ClockNote(status="ok", reason=samples.remark))
+        return {clock: samples.ms for clock, samples in found.items() if samples.ms}
 
     def _call(self) -> Call:
         if self._bound is None:
@@ -104,7 +100,8 @@ class Visitor:
         device = self._inputs.q.device
         return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
-    def _eager(self, clock: str, call: Call, plan: budget.Visit) -> Samples:
+    def _eager(self, clock: str, call: Call) -> Samples:
+        plan = budget.visit(clock, self.call_ms, self._samples_per_round)
         if clock == "wall":
             return self._timer.wall(call, *plan)
         if clock == "pipelined":
@@ -116,7 +113,7 @@ class Visitor:
 
     # ------------------------------------------------------------------------------------ CUDA graphs
 
-    def _replayed(self, clock: str, samples: int, uncapturable: str | None) -> Samples:
+    def _replayed(self, clock: str, uncapturable: str | None) -> Samples:
         timer = self._timer
         if not isinstance(timer, CudaTimer):
             self.notes[clock] = ClockNote(status="unsupported", reason="this clock needs a CUDA device")
@@ -126,8 +123,6 @@ class Visitor:
         if not isinstance(timer, CudaTimer) or (note is not None and note.status != "ok"):
             return Samples([])
         if clock not in self._graphs:
-            if self._held_bytes > self._keep_bytes:
-                self._bound = None  # the graph's own copy needs the room
             try:
                 self._graphs[clock] = self._captured(clock, timer)
             except Exception as error:
@@ -136,6 +131,7 @@ class Visitor:
                 torch.cuda.empty_cache()
                 return Samples([])
         graph = self._graphs[clock]
+        samples = budget.visit(clock, graph.replay_ms, self._samples_per_round).samples
         found = timer.replay(graph.graph, len(graph.calls), samples)
         if graph.nbytes > self._keep_bytes:
             del self._graphs[clock], graph
@@ -160,18 +156,16 @@ class Visitor:
         reserved = torch.cuda.memory_reserved(timer.device)
         copies = 1
         if clock == "graph":
-            set_bytes = self._inputs.nbytes + max(self._held_bytes, 0)
+            set_bytes = self._inputs.read_bytes(self.case.direction) + max(self._held_bytes, 0)
             copies = budget.rotating_copies(set_bytes, timer.l2_bytes, self.host_ms)
         sets = [self._inputs, *(clone_inputs(self._inputs, self.case) for _ in range(copies - 1))]
         calls = [bind(self._backend.forward, self.case, inputs) for inputs in sets]
-        calls[-1]()
         # A short graph would be mostly launch: go round the sets until it lasts.
         calls *= math.ceil(budget.hot_copies(self.call_ms, self.host_ms) / len(calls))
         timer.sync()
         graph = timer.capture(calls)
-        graph.replay()  # the first replay uploads it
-        timer.sync()
-        return _Graph(graph, calls, torch.cuda.memory_reserved(timer.device) - reserved)
+        (replay_ms,) = timer.replay(graph, 1, 1).ms  # uploads it, too
+        return _Graph(graph, calls, torch.cuda.memory_reserved(timer.device) - reserved, replay_ms)
 
 
 def _saved_bytes_on_cpu(case: Case) -> int:
