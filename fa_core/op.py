@@ -51,7 +51,13 @@ def _wide(*tensors: torch.Tensor) -> bool:
 def _shape_constants(q: torch.Tensor, v: torch.Tensor) -> dict[str, Any]:
     d, dv = q.shape[3], v.shape[3]
     block_d, block_dv = padded_head_dim(d), padded_head_dim(dv)
-    return {"BLOCK_D": block_d, "BLOCK_DV": block_dv, "CHECK_D": block_d != d, "CHECK_DV": block_dv != dv}
+    return {
+        "BLOCK_D": block_d,
+        "BLOCK_DV": block_dv,
+        "CHECK_D": block_d != d,
+        "CHECK_DV": block_dv != dv,
+        "EXACT": q.dtype == torch.float32,
+    }
 
 
 def _forward(

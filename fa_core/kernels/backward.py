@@ -9,7 +9,7 @@ CONTRIBUTING.md), so the dK/dV kernel works on transposed scores throughout.
 import triton
 import triton.language as tl
 
-from fa_core.kernels.primitives import load_lse2, load_tile, store_tile, tile_offsets
+from fa_core.kernels.primitives import dot, load_lse2, load_tile, store_tile, tile_offsets
 
 
 @triton.jit
@@ -82,15 +82,17 @@ def _gather_dkdv(
     CHECK_D: tl.constexpr,
     CHECK_DV: tl.constexpr,
     BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """Add the query tiles from begin to end to the key tile's gradients."""
     for start in tl.range(begin, end, BLOCK_M, num_stages=1 if MASKED else None):
         q = load_tile(q_base, q_offsets, start, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, MASKED, CHECK_D)
         lse2 = load_lse2(lse2_base, start, n_q, BLOCK_M)
         # [BLOCK_N, BLOCK_M]
-        scores_t = tl.dot(k, tl.trans(q), input_precision="ieee")
+        scores_t = dot(k, tl.trans(q), tl.zeros([BLOCK_N, BLOCK_M], tl.float32), EXACT)
         probs_t = tl.math.exp2(scores_t * scale_log2 - lse2[None, :])
         if MASKED and CAUSAL:
             rows = start + tl.arange(0, BLOCK_M)
@@ -98,12 +100,12 @@ def _gather_dkdv(
         dout = load_tile(
             g_base, g_offsets, start, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, MASKED, CHECK_DV
         )
-        dv = tl.dot(probs_t.to(dout.dtype), dout, dv, input_precision="ieee")
+        dv = dot(probs_t.to(dout.dtype), dout, dv, EXACT)
         rows = start + tl.arange(0, BLOCK_M)
         delta = tl.load(delta_base + rows, mask=rows < n_q, other=0.0)
-        dprobs_t = tl.dot(v, tl.trans(dout), input_precision="ieee")
+        dprobs_t = dot(v, tl.trans(dout), tl.zeros([BLOCK_N, BLOCK_M], tl.float32), EXACT)
         dscores_t = probs_t * (dprobs_t - delta[None, :])
-        dk = tl.dot(dscores_t.to(q.dtype), q, dk, input_precision="ieee")
+        dk = dot(dscores_t.to(q.dtype), q, dk, EXACT)
     return dk, dv
 
 
@@ -159,6 +161,7 @@ def dkdv_kernel(
     CHECK_D: tl.constexpr,
     CHECK_DV: tl.constexpr,
     WIDE: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """dK and dV of one key tile, summed over the query heads of its group in a fixed order.
 
@@ -206,18 +209,18 @@ def dkdv_kernel(
             dk, dv = _gather_dkdv(
                 dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
                 begin, edge, first_row, scale_log2, n_q, head_dim, head_dim_v,
-                True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_D, BLOCK_DV,
+                True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
             )  # fmt: skip
         dk, dv = _gather_dkdv(
             dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
             edge, full, first_row, scale_log2, n_q, head_dim, head_dim_v,
-            False, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_D, BLOCK_DV,
+            False, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
         )  # fmt: skip
         if not EVEN_M:
             dk, dv = _gather_dkdv(
                 dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
                 full, n_q, first_row, scale_log2, n_q, head_dim, head_dim_v,
-                True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_D, BLOCK_DV,
+                True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
             )  # fmt: skip
 
     dk_base = DK + b * stride_dkb + h_kv * stride_dkh
@@ -251,9 +254,11 @@ def _gather_dq(
     MASKED: tl.constexpr,
     CHECK_D: tl.constexpr,
     CHECK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """Add the key tiles from begin to end to the query tile's gradient."""
     for start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
@@ -261,15 +266,15 @@ def _gather_dq(
         v = load_tile(
             v_base, v_offsets, start, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, MASKED, CHECK_DV
         )
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        scores = dot(q, tl.trans(k), tl.zeros([BLOCK_M, BLOCK_N], tl.float32), EXACT)
         probs = tl.math.exp2(scores * scale_log2 - lse2[:, None])
         if MASKED:
             # A key outside the tensor scores 0, and exp2(0 - lse2) may be inf: inf * 0 would reach every row.
             keys = start + tl.arange(0, BLOCK_N)
             probs = tl.where(keys[None, :] <= last_key[:, None], probs, 0.0)
-        dprobs = tl.dot(dout, tl.trans(v), input_precision="ieee")
+        dprobs = dot(dout, tl.trans(v), tl.zeros([BLOCK_M, BLOCK_N], tl.float32), EXACT)
         dscores = probs * (dprobs - delta[:, None])
-        dq = tl.dot(dscores.to(k.dtype), k, dq, input_precision="ieee")
+        dq = dot(dscores.to(k.dtype), k, dq, EXACT)
     return dq
 
 
@@ -319,6 +324,7 @@ def dq_kernel(
     CHECK_D: tl.constexpr,
     CHECK_DV: tl.constexpr,
     WIDE: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """dQ of one query tile. Grid: (query tiles * batch * heads,)."""
     n_tiles = tl.cdiv(n_q, BLOCK_M)
@@ -360,13 +366,13 @@ def dq_kernel(
     dq = _gather_dq(
         dq, q, dout, lse2, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
         0, full, last_key, scale_log2, n_k, head_dim, head_dim_v,
-        False, CHECK_D, CHECK_DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+        False, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
     )  # fmt: skip
     if CAUSAL or not EVEN_N:
         dq = _gather_dq(
             dq, q, dout, lse2, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
             full, end, last_key, scale_log2, n_k, head_dim, head_dim_v,
-            True, CHECK_D, CHECK_DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+            True, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
         )  # fmt: skip
     dq_base = DQ + b * stride_dqb + h * stride_dqh
     dq_offsets = tile_offsets(stride_dqn, stride_dqd, BLOCK_M, BLOCK_D, WIDE)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from fa_core.kernels.primitives import load_tile, store_tile, tile_offsets
+from fa_core.kernels.primitives import dot, load_tile, store_tile, tile_offsets
 
 
 @triton.jit
@@ -28,15 +28,17 @@ def _attend(
     MASKED: tl.constexpr,
     CHECK_D: tl.constexpr,
     CHECK_DV: tl.constexpr,
+    BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """Fold the key tiles from begin to end into the running state."""
     for start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
         k = load_tile(k_base, k_offsets, start, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, MASKED, CHECK_D)
         # [BLOCK_M, BLOCK_N]
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        scores = dot(q, tl.trans(k), tl.zeros([BLOCK_M, BLOCK_N], tl.float32), EXACT)
         if MASKED:
             keys = start + tl.arange(0, BLOCK_N)
             scores = tl.where(keys[None, :] <= last_key[:, None], scores, float("-inf"))
@@ -51,7 +53,7 @@ def _attend(
         v = load_tile(
             v_base, v_offsets, start, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, MASKED, CHECK_DV
         )
-        acc = tl.dot(probs.to(v.dtype), v, acc, input_precision="ieee")
+        acc = dot(probs.to(v.dtype), v, acc, EXACT)
         row_max = new_max
     return acc, row_max, row_sum
 
@@ -95,6 +97,7 @@ def forward_kernel(
     CHECK_D: tl.constexpr,
     CHECK_DV: tl.constexpr,
     WIDE: tl.constexpr,
+    EXACT: tl.constexpr,  # fp32 operands, summed with care
 ):
     """out = softmax(scale q kT) v and its row log-sum-exp in base 2. Grid: (query tiles * batch * heads,)."""
     n_tiles = tl.cdiv(n_q, BLOCK_M)
@@ -132,13 +135,13 @@ def forward_kernel(
     acc, row_max, row_sum = _attend(
         acc, row_max, row_sum, q, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
         0, full, last_key, scale_log2, n_k, head_dim, head_dim_v,
-        False, CHECK_D, CHECK_DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+        False, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
     )  # fmt: skip
     if CAUSAL or not EVEN_N:
         acc, row_max, row_sum = _attend(
             acc, row_max, row_sum, q, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
             full, end, last_key, scale_log2, n_k, head_dim, head_dim_v,
-            True, CHECK_D, CHECK_DV, BLOCK_N, BLOCK_D, BLOCK_DV,
+            True, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
         )  # fmt: skip
 
     seen = row_sum != 0.0

@@ -71,3 +71,26 @@ def load_lse2(base, start, n_rows, ROWS: tl.constexpr):
     rows = start + tl.arange(0, ROWS)
     lse2 = tl.load(base + rows, mask=rows < n_rows, other=float("inf"))
     return tl.where(lse2 == float("-inf"), float("inf"), lse2)
+
+
+@triton.jit
+def dot(a, b, acc, EXACT: tl.constexpr):
+    """acc + a b in fp32. EXACT, for fp32 operands, sums the inner axis in chunks of 32.
+
+    A single chain of additions over head_dim and then over all keys would lose two to three times as
+    much to rounding as the libraries' blocked sums do (Higham 1993: the error grows with the length of
+    the chain). Tensor cores sum 16-bit products in their own order, so there the plain form stays.
+    """
+    if EXACT:
+        M: tl.constexpr = a.shape[0]
+        K: tl.constexpr = a.shape[1]
+        N: tl.constexpr = b.shape[1]
+        if K > 32:
+            chunks_a = tl.permute(tl.reshape(a, [M, K // 32, 32]), (1, 0, 2))
+            chunks_b = tl.reshape(b, [K // 32, 32, N])
+            product = tl.sum(tl.dot(chunks_a, chunks_b, input_precision="ieee"), 0)
+        else:
+            product = tl.dot(a, b, input_precision="ieee")
+        # Written as a fused multiply-add so that Triton does not fold the sum into the dot's chain.
+        return tl.fma(product, 1.0, acc)
+    return tl.dot(a, b, acc)

@@ -30,11 +30,12 @@ def forward_config(head_dim: int, dtype: torch.dtype, causal: bool) -> TileConfi
     d = padded_head_dim(head_dim)
     if dtype == torch.float32:
         # True fp32 dots run on the CUDA cores: a large tile would only spill.
-        return TileConfig(32, 32, 4, 2) if d <= 128 else TileConfig(16, 32, 4, 1)
+        return TileConfig(32, 32, 4, 1) if d <= 64 else TileConfig(16, 32, 4, 1)
     if d <= 64:
-        return TileConfig(128, 64, 4, 3)
+        return TileConfig(64, 64, 4, 3)
     if d <= 128:
-        return TileConfig(128, 64, 8, 3)
+        # Under a causal mask small tiles waste less work on the diagonal.
+        return TileConfig(64, 64, 4, 3) if causal else TileConfig(128, 128, 8, 3)
     return TileConfig(128, 64, 8, 2)
 
 
@@ -42,24 +43,24 @@ def dkdv_config(head_dim: int, dtype: torch.dtype, causal: bool) -> TileConfig:
     """The tile of the kernel that forms dK and dV: block_n keys stay on chip, block_m queries pass by."""
     d = padded_head_dim(head_dim)
     if dtype == torch.float32:
-        return TileConfig(32, 32, 4, 1) if d <= 128 else TileConfig(16, 16, 4, 1)
+        return TileConfig(32, 32, 4, 1) if d <= 64 else TileConfig(16, 16, 4, 1)
     if d <= 64:
-        return TileConfig(64, 128, 4, 3)
+        return TileConfig(128, 64, 4, 2)
     if d <= 128:
-        return TileConfig(64, 128, 8, 2)
-    return TileConfig(64, 64, 8, 1)
+        return TileConfig(64, 128, 8, 3) if causal else TileConfig(64, 64, 4, 2)
+    return TileConfig(32, 64, 8, 1)
 
 
 def dq_config(head_dim: int, dtype: torch.dtype, causal: bool) -> TileConfig:
     """The tile of the kernel that forms dQ: block_m queries stay on chip, block_n keys pass by."""
     d = padded_head_dim(head_dim)
     if dtype == torch.float32:
-        return TileConfig(32, 32, 4, 1) if d <= 128 else TileConfig(16, 16, 4, 1)
+        return TileConfig(32, 32, 4, 1) if d <= 64 else TileConfig(16, 32, 4, 1)
     if d <= 64:
-        return TileConfig(128, 64, 4, 3)
+        return TileConfig(64, 64, 4, 3)
     if d <= 128:
-        return TileConfig(128, 64, 8, 2)
-    return TileConfig(64, 64, 8, 1)
+        return TileConfig(128, 64, 8, 3)
+    return TileConfig(128, 32, 8, 1)
 
 
 def requested_config(block_m: int, block_n: int, default: TileConfig) -> TileConfig:
