@@ -19,6 +19,8 @@ Direction = Literal["fwd", "bwd", "fwd_bwd"]
 Dtype = Literal["fp16", "bf16", "fp32", "fp64"]
 Layout = Literal["dense", "varlen", "paged"]
 Clock = Literal["wall", "pipelined", "device", "graph", "graph_hot"]
+Count = Annotated[int, Field(ge=1)]
+Length = Annotated[int, Field(ge=0)]
 
 DIRECTIONS: tuple[str, ...] = ("fwd", "bwd", "fwd_bwd")
 DTYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
@@ -95,6 +97,11 @@ def split_backend(text: str) -> tuple[str, str]:
     return backend, variant
 
 
+def _check_heads(heads: int, kv_heads: int) -> None:
+    if heads % kv_heads:
+        raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
+
+
 class Case(BaseModel):
     """One point: what to run, on which shape. Frozen and hashable; equal keys are the same case.
 
@@ -107,28 +114,27 @@ class Case(BaseModel):
     variant: str = ""
     direction: Direction = "fwd"
     dtype: Dtype = "bf16"
-    batch: Annotated[int, Field(ge=0)] = 1
-    heads: Annotated[int, Field(ge=1)] = 1
-    kv_heads: Annotated[int, Field(ge=1)] = 1
-    seq_len_q: Annotated[int, Field(ge=0)]
-    seq_len_k: Annotated[int, Field(ge=0)]
-    head_dim: Annotated[int, Field(ge=1)]
-    head_dim_v: Annotated[int, Field(ge=1)]
+    batch: Length = 1
+    heads: Count = 1
+    kv_heads: Count = 1
+    seq_len_q: Length
+    seq_len_k: Length
+    head_dim: Count
+    head_dim_v: Count
     layout: Layout = "dense"
     causal: bool = False
     window_left: int | None = None
     window_right: int | None = None
-    softcap: float | None = None
+    softcap: Annotated[float, Field(allow_inf_nan=False)] | None = None
     bias: bool = False
     sinks: bool = False
     alibi: bool = False
-    tile_m: int | None = None
-    tile_n: int | None = None
+    tile_m: Count | None = None
+    tile_n: Count | None = None
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Case:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"heads must be a multiple of kv_heads, got {self.heads} and {self.kv_heads}")
+        _check_heads(self.heads, self.kv_heads)
         if (self.tile_m is None) != (self.tile_n is None):
             raise ValueError("tile_m and tile_n must be given together")
         return self
@@ -171,14 +177,21 @@ class Protocol(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clocks: tuple[Clock, ...] = ("wall", "device", "graph")
+    clocks: Annotated[tuple[Clock, ...], Field(min_length=1)] = ("wall", "device", "graph")
     processes: Annotated[int, Field(ge=1, le=32)] = 2
     rounds: Annotated[int, Field(ge=1, le=1000)] = 5
     samples_per_round: Annotated[int, Field(ge=1, le=1000)] = 3
-    warmup_ms: Annotated[float, Field(ge=0)] = 20.0
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    warmup_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     memory: bool = True
     seed: int = 0
+
+    @field_validator("clocks")
+    @classmethod
+    def _each_once(cls, clocks: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(clocks)) < len(clocks):
+            raise ValueError(f"each clock must be named once, got {', '.join(clocks)}")
+        return clocks
 
 
 class Group(BaseModel):
@@ -189,15 +202,15 @@ class Group(BaseModel):
     backends: tuple[str, ...]
     direction: tuple[Direction, ...] = ("fwd",)
     dtype: tuple[Dtype, ...] = ("bf16",)
-    batch: tuple[int, ...] = (1,)
-    heads: tuple[int, ...] = (16,)
-    kv_heads: tuple[int, ...] = ()
-    seq_len: tuple[int, ...]
-    seq_len_k: tuple[int, ...] = ()
-    head_dim: tuple[int, ...] = (128,)
+    batch: tuple[Length, ...] = (1,)
+    heads: tuple[Count, ...] = (16,)
+    kv_heads: tuple[Count, ...] = ()
+    seq_len: tuple[Length, ...]
+    seq_len_k: tuple[Length, ...] = ()
+    head_dim: tuple[Count, ...] = (128,)
     causal: tuple[bool, ...] = (False,)
-    tile: tuple[tuple[int, int], ...] = ()
-    max_seq_len: dict[str, int] = {}
+    tile: tuple[tuple[Count, Count], ...] = ()
+    max_seq_len: dict[str, Length] = {}
 
     @field_validator("backends")
     @classmethod
@@ -205,6 +218,18 @@ class Group(BaseModel):
         for name in names:
             split_backend(name)
         return names
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Group:
+        for heads, kv_heads in itertools.product(self.heads, self.kv_heads):
+            _check_heads(heads, kv_heads)
+        for name in self.max_seq_len:
+            if name not in self.backends:
+                raise ValueError(
+                    f"max_seq_len names {name!r}: must be one of this group's backends, "
+                    f"{', '.join(self.backends)}"
+                )
+        return self
 
     def cases(self) -> list[Case]:
         """The product of the axes, in a stable order; `max_seq_len` drops a backend's longer cases."""
@@ -261,7 +286,7 @@ class Sweep(BaseModel):
     group: tuple[Group, ...]
 
     def cases(self, backends: Iterable[str] | None = None) -> list[Case]:
-        """All cases, each once, in the order of the file; `backends` (`backend` or `backend/variant`) keeps some."""
+        """All cases, each once, in the order of the file; `backends`, such as `naive/fill`, keeps some."""
         wanted = None if backends is None else {split_backend(name) for name in backends}
         cases = dict.fromkeys(case for group in self.group for case in group.cases())
         return [case for case in cases if wanted is None or (case.backend, case.variant) in wanted]
@@ -287,6 +312,8 @@ def load_sweep(path: Path) -> Sweep:
         raise InputError(f"{path}: no such sweep file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path}: not valid TOML: brackets nested too deeply") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     try:
