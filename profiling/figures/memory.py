@@ -35,9 +35,7 @@ class MemoryChart(NamedTuple):
 def figure(chart: MemoryChart) -> go.Figure:
     """Log-log lines on an axis of binary units."""
     fig = go.Figure()
-    for s in chart.models:
-        fig.add_trace(trace(s, chart.metric))
-    for s in (s for s in chart.series if s.points):
+    for s in (s for s in (*chart.series, *chart.models) if s.points):
         fig.add_trace(trace(s, chart.metric))
     decades = theme.value_range(
         [*values((*chart.series, *chart.models)), chart.capacity_bytes],
@@ -58,7 +56,7 @@ def figure(chart: MemoryChart) -> go.Figure:
             **theme.bytes_ticks(decades),
         }
     )
-    return theme.finish(fig, height=480)
+    return theme.finish(fig, height=520, legend="below")
 
 
 def capacity_label(name: str, capacity_bytes: int | None) -> str:

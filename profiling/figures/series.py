@@ -108,7 +108,12 @@ def trace(series: Series, metric: Metric, *, legend: bool = True, whiskers: bool
         showlegend=legend,
         mode="lines" if series.modelled else "lines+markers",
         line={"color": style.colour, "width": 2, "dash": "dash" if series.modelled else "solid"},
-        marker={"symbol": symbol, "size": 8, "color": style.colour, "line": {"width": 1.5}},
+        marker={
+            "symbol": symbol,
+            "size": 8,
+            "color": style.colour,
+            "line": {"width": 1.5 if series.summary else 0, "color": style.colour},
+        },
         error_y=_whiskers(points) if whiskers and not series.modelled else None,
         hovertext=["".join(f"<br>{theme.safe(line)}" for line in p.details) for p in points],
         hovertemplate=(

@@ -59,6 +59,7 @@ def figure(chart: SpeedupChart) -> go.Figure:
     axis = theme.ratio_axis(values(everything), title="")
     room = max((failure_room(panel.series) for panel in chart.panels), default=0.0)
     axis["range"][1] += room * (axis["range"][1] - axis["range"][0])
+    most = max(3, 14 // max(1, len(columns)))  # narrow panels have room for few labels
     named: set[str] = set()
     for (row, column), panel in by_place.items():
         place: dict[str, Any] = {"row": rows.index(row) + 1, "col": columns.index(column) + 1}
@@ -73,11 +74,11 @@ def figure(chart: SpeedupChart) -> go.Figure:
         )
         theme.level_line(fig, 1.0, "", **place)
         last = place["row"] == len(rows)
-        fig.update_xaxes(theme.seq_len_axis(seq_lens(panel.series), title=last), **place)
+        fig.update_xaxes(theme.seq_len_axis(seq_lens(panel.series), title=last, most=most), **place)
         fig.update_yaxes(axis, **place)
         if place["col"] == 1:
             fig.update_yaxes(title={"text": theme.safe(chart.ratio_label)}, **place)
-    return theme.finish(fig, height=PANEL_HEIGHT * max(1, len(rows)) + 90)
+    return theme.finish(fig, height=PANEL_HEIGHT * max(1, len(rows)) + 90, legend="below")
 
 
 def _named_once(line: go.Scatter, named: set[str]) -> go.Scatter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import plotly.graph_objects as go
@@ -77,23 +77,30 @@ def safe(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
-def finish(fig: go.Figure, *, height: int, legend: bool = True) -> go.Figure:
-    """The layout every figure shares: height in pixels, legend above, margins, closest-point hover."""
+def finish(fig: go.Figure, *, height: int, legend: Literal["above", "below"] = "above") -> go.Figure:
+    """The layout every figure shares: height in pixels, margins, closest-point hover, and the legend.
+
+    A legend of long names goes `below`: above, its second row would cover what is written over the panel.
+    """
+    above = legend == "above"
+    place = {"yanchor": "bottom", "y": 1.02} if above else {"yanchor": "top", "y": -80 / height}
     fig.update_layout(
         height=height,
-        margin={"t": 56 if legend else 36, "r": 16, "b": 8, "l": 8},
-        showlegend=legend,
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
+        margin={"t": 56 if above else 30, "r": 16, "b": 8, "l": 8},
+        showlegend=True,
+        legend={"orientation": "h", "xanchor": "left", "x": 0, **place},
         hovermode="closest",
         hoverlabel={"align": "left"},
     )
     return fig
 
 
-def seq_len_axis(seq_lens: Iterable[int], *, log: bool = True, title: bool = True) -> dict[str, Any]:
-    """The N axis: ticks at the measured lengths (thinned where they would touch), never between them."""
+def seq_len_axis(
+    seq_lens: Iterable[int], *, log: bool = True, title: bool = True, most: int = 14
+) -> dict[str, Any]:
+    """The N axis: ticks at measured lengths, never between them, and at most about `most` of them."""
     ns = sorted({int(n) for n in seq_lens if n > 0})
-    ticks = _thinned(ns, log=log)
+    ticks = _thinned(ns, log=log, most=most)
     axis: dict[str, Any] = {
         "title": {"text": "Sequence length N (tokens)" if title else ""},
         "tickvals": ticks,
@@ -108,12 +115,12 @@ def seq_len_axis(seq_lens: Iterable[int], *, log: bool = True, title: bool = Tru
     return axis | {"type": "log", "range": [low - MIN_GAP, high + MIN_GAP]}
 
 
-def _thinned(ns: Sequence[int], *, log: bool) -> list[int]:
-    """Keep ticks at least 1/14 of the axis apart, from the longest down: the end of the axis matters most."""
+def _thinned(ns: Sequence[int], *, log: bool, most: int) -> list[int]:
+    """Keep ticks 1/most of the axis apart, from the longest down: the end of the axis matters most."""
     if len(ns) < 3:
         return list(ns)
     place = [math.log10(n) if log else float(n) for n in ns]
-    least = (place[-1] - place[0]) / 14
+    least = (place[-1] - place[0]) / most
     kept: list[int] = []
     last = math.inf
     for n, x in zip(reversed(ns), reversed(place), strict=True):
@@ -166,13 +173,13 @@ def ratio_axis(values: Iterable[float | None], *, title: str) -> dict[str, Any]:
 
 
 def level_line(fig: go.Figure, y: float, text: str, *, log: bool = True, **place: Any) -> None:
-    """A dotted horizontal line at `y`, its label at the right end; `place` is a panel's `row` and `col`."""
+    """A dotted horizontal line at `y`, its label at the left end; `place` is a panel's `row` and `col`."""
     fig.add_hline(y=y, line={"dash": "dot", "color": LINE, "width": 1.5}, **place)
     if text:
         fig.add_annotation(
-            x=1,
+            x=0,
             xref="x domain",
-            xanchor="right",
+            xanchor="left",
             y=math.log10(y) if log else y,
             yanchor="bottom",
             text=safe(text),

@@ -13,7 +13,8 @@ from profiling.figures import theme
 # Sequential, light to dark with distance from the best; readable on both backgrounds because every cell
 # carries its number in a colour that plotly chooses for contrast.
 SCALE = [[0.0, "#0072B2"], [0.35, "#7FB8DC"], [0.7, "#F2C6A8"], [1.0, "#D55E00"]]
-WORST_SHOWN = 3.0  # a tile this many times slower than the best has the last colour
+WORST_SHOWN = 3.0  # a tile this many times slower than the best has the last colour, whatever it is
+LEAST_SHOWN = 1.25  # the scale reaches at least this far, so that noise does not look like a difference
 
 
 class Cell(NamedTuple):
@@ -76,7 +77,9 @@ def figure(chart: TileChart) -> go.Figure:
         z.append([None if c is None or c.relative is None else math.log2(c.relative) for c in cells])
         text.append(["" if c is None or c.relative is None else units.ratio_text(c.relative) for c in cells])
         hover.append([_cell_hover(m, n, c) for n, c in zip(columns, cells, strict=True)])
-    ticks = [1.0, 1.1, 1.25, 1.5, 2.0, WORST_SHOWN]
+    ran = [cell.relative for cell in chart.cells if cell.relative is not None]
+    worst = min(WORST_SHOWN, max([LEAST_SHOWN, *ran]))
+    ticks = [t for t in (1.0, 1.25, 1.5, 2.0, 2.5, 3.0) if t <= worst]
     fig = go.Figure(
         go.Heatmap(
             z=z,
@@ -88,7 +91,7 @@ def figure(chart: TileChart) -> go.Figure:
             hovertemplate="%{hovertext}<extra></extra>",
             colorscale=SCALE,
             zmin=0.0,
-            zmax=math.log2(WORST_SHOWN),
+            zmax=math.log2(worst),
             xgap=2,
             ygap=2,
             colorbar={
@@ -106,7 +109,7 @@ def figure(chart: TileChart) -> go.Figure:
                 _hatch(fig, j, i)
     _failed_marks(fig, chart)
     _frame(fig, rows, columns, chart.best, "best measured", "#009E73")
-    _frame(fig, rows, columns, chart.default, "default", theme.LINE, dash="dot")
+    _frame(fig, rows, columns, chart.default, "default", "#FFFFFF", dash="dot", side=0.72)
     fig.update_xaxes(title={"text": "Bc (keys per tile)"}, type="category")
     fig.update_yaxes(title={"text": "Br (queries per tile)"}, type="category")
     return theme.finish(fig, height=150 + 52 * max(3, len(rows)))
@@ -172,25 +175,26 @@ def _frame(
     label: str,
     colour: str,
     dash: str = "solid",
+    side: float = 0.92,
 ) -> None:
-    """A frame around a tile's cell, with an entry in the legend."""
+    """A frame in a tile's cell (whose side is 1), with an entry in the legend."""
     if tile is None or tile[0] not in rows or tile[1] not in columns:
         return
     y, x = rows.index(tile[0]), columns.index(tile[1])
     fig.add_shape(
         type="rect",
-        x0=x - 0.46,
-        x1=x + 0.46,
-        y0=y - 0.46,
-        y1=y + 0.46,
-        line={"color": colour, "width": 4, "dash": dash},
+        x0=x - side / 2,
+        x1=x + side / 2,
+        y0=y - side / 2,
+        y1=y + side / 2,
+        line={"color": colour, "width": 3, "dash": dash},
     )
     fig.add_trace(
         go.Scatter(
             x=[None],
             y=[None],
             mode="lines",
-            line={"color": colour, "width": 4, "dash": dash},
+            line={"color": theme.LINE if colour == "#FFFFFF" else colour, "width": 3, "dash": dash},
             name=f"{label}: {tile[0]}×{tile[1]}",
         )
     )
@@ -207,7 +211,7 @@ def bill_figure(bill: SramBill) -> go.Figure:
                 y=[f"{bill.tile[0]}×{bill.tile[1]}"],
                 orientation="h",
                 name=theme.safe(f"{part.label}: {units.bytes_text(part.nbytes)}"),
-                marker={"color": palette[i % len(palette)], "pattern": {"shape": "/", "solidity": 0.15}},
+                marker={"color": palette[i % len(palette)], "line": {"width": 1, "color": "#FFFFFF"}},
                 hovertemplate=theme.safe(f"{part.label}: {units.bytes_text(part.nbytes)}")
                 + "<extra></extra>",
             )
@@ -228,7 +232,7 @@ def bill_figure(bill: SramBill) -> go.Figure:
     fig.update_xaxes(title={"text": "Shared memory of one block (KiB), modelled"}, range=[0, longest * 1.08])
     fig.update_yaxes(visible=False)
     theme.finish(fig, height=230)
-    fig.update_layout(legend={"y": -0.55, "yanchor": "top"}, margin={"t": 30})
+    fig.update_layout(legend={"y": -0.55, "yanchor": "top", "traceorder": "normal"}, margin={"t": 30})
     return fig
 
 

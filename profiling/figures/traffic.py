@@ -79,7 +79,7 @@ def figure(chart: TrafficChart) -> go.Figure:
         zeroline=False,
         **theme.traffic_ticks(decades),
     )
-    return theme.finish(fig, height=500)
+    return theme.finish(fig, height=540, legend="below")
 
 
 def cache_figure(chart: CacheChart) -> go.Figure:
@@ -113,7 +113,7 @@ def cache_figure(chart: CacheChart) -> go.Figure:
     fig.update_yaxes(
         type="log", range=decades, title={"text": "Bytes"}, zeroline=False, **theme.bytes_ticks(decades)
     )
-    return theme.finish(fig, height=360)
+    return theme.finish(fig, height=380, legend="below")
 
 
 def _model_trace(model: Modelled) -> go.Scatter:
@@ -130,7 +130,7 @@ def _model_trace(model: Modelled) -> go.Scatter:
 
 
 def _counter_trace(counted: Counted) -> go.Scatter:
-    style = theme.style_of(counted.name)
+    role = "naive" if counted.name.startswith("naive") else "dram" if counted.level == "DRAM" else "tile"
     name = theme.safe(f"{counted.label}, {counted.level} counters (measured)")
     return go.Scatter(
         x=[p.seq_len for p in counted.points],
@@ -138,8 +138,8 @@ def _counter_trace(counted: Counted) -> go.Scatter:
         name=name,
         mode="markers",
         marker={
-            "color": style.colour,
-            "symbol": style.symbol if counted.level == "DRAM" else f"{style.symbol}-dot",
+            "color": theme.MODEL_STYLES[role][0],  # that of the model it is to be compared with
+            "symbol": theme.style_of(counted.name).symbol,
             "size": 11,
             "line": {"width": 1, "color": "#FFFFFF"},
         },

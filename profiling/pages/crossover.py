@@ -1,0 +1,174 @@
+"""Crossover: show me the evidence."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from profiling import units
+from profiling.analysis.crossover import Crossover, crossovers
+from profiling.analysis.curves import untiled
+from profiling.figures import crossover as figures
+from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
+from profiling.pages import lines, state, widgets
+
+METRICS = ("latency", "memory")
+# What a verdict means, for the help text; the words are those of the analysis.
+MEANING = {
+    "clear": "one crossing, on which nearly all replicates agree",
+    "several": "the two cross more than once",
+    "ambiguous": "the replicates do not agree on the signs: more rounds or processes are needed",
+    "always": "ahead at every N measured",
+    "never": "behind at every N measured",
+    "censored": "behind wherever both ran, and the baseline stops before a crossing could be seen",
+}
+
+
+def render() -> None:
+    """Draw the page."""
+    head = widgets.open_run("Crossover", "From which N on is the candidate ahead, how sure is that, and why?")
+    loaded = head.loaded
+    if loaded is None:
+        return
+    frame, choices = state.choose_slice(untiled(loaded.frame))
+    baseline = state.choose_baseline(frame)
+    candidate = state.choose_candidate(frame, baseline.value)
+    with st.container(horizontal=True):
+        metric = state.choose_in_page("metric", "Metric", METRICS, "latency")
+        clock = state.choose_clock(frame) if metric.value == "latency" else None
+    choices = [*choices, baseline, candidate, metric, *([clock] if clock else [])]
+    head.finish(choices)
+
+    found = find(loaded.stamp, choices)
+    if not found:
+        st.info("Nothing to compare here.")
+        st.text(
+            f"Both {baseline.value} and {candidate.value} need rows on this slice; choose others at the left."
+        )
+        return
+    for each in found:
+        _one(each, _rows(frame, each, clock.value if clock else None), loaded.run_id)
+
+
+def find(stamp: state.Stamp, choices: list[state.Choice]) -> list[Crossover]:
+    """The crossovers of the chosen slice; computed once per file and view."""
+    chosen = state.values_of(choices)
+    where = tuple((key, chosen[key]) for key in state.SLICE if key in chosen)
+    return _find(
+        stamp, where, chosen["baseline"], chosen["candidate"], chosen["metric"], chosen.get("clock", "wall")
+    )
+
+
+@st.cache_data(max_entries=64, show_spinner="Comparing")
+def _find(
+    stamp: state.Stamp,
+    where: tuple[tuple[str, Any], ...],
+    baseline: str,
+    candidate: str,
+    metric: str,
+    clock: str,
+) -> list[Crossover]:
+    if baseline == candidate:
+        return []
+    frame = state.load(stamp.path).frame
+    for key, value in where:
+        frame = frame[frame[state.AXES[key].column] == value]
+    samples = state.samples(stamp) if metric == "latency" else None
+    return crossovers(frame, samples, baseline=baseline, candidate=candidate, metric=metric, clock=clock)
+
+
+def _rows(frame: pd.DataFrame, each: Crossover, clock: str | None) -> pd.DataFrame:
+    """The rows of both backends, on the clock of the comparison; memory is the same on all."""
+    both = frame[frame["name"].isin([each.baseline, each.candidate])]
+    if clock is not None:
+        return both[both["clock"] == clock]
+    return both.drop_duplicates(subset=["name", "seq_len"])
+
+
+def _one(each: Crossover, rows: pd.DataFrame, run_id: str) -> None:
+    """The answer first, then the evidence, then the numbers."""
+    _answer(each)
+    memory = each.metric == "memory"
+    ratio = Series(
+        each.candidate,
+        tuple(
+            Point(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi, (SIGNS[p.sign],))
+            for p in each.points
+            if p.ratio is not None
+        ),
+        label=f"{each.baseline} / {each.candidate}",
+    )
+    chart = figures.CrossoverChart(
+        metric=PEAK_MEMORY if memory else LATENCY,
+        curves=lines.series(rows, lines.PEAK_MEMORY if memory else lines.LATENCY),
+        ratio=ratio,
+        ratio_label="Memory ratio" if memory else "Speed-up",
+        brackets=each.brackets,
+        crossover_seq_len=each.crossover_seq_len,
+        interval=each.interval,
+    )
+    spread = (
+        "" if memory else "Above: median, whiskers p20 to p80. Below: ratio of paired rounds, 95 % interval. "
+    )
+    widgets.chart(
+        figures.figure(chart),
+        name="crossover",
+        alt=f"{each.metric} of {each.baseline} and {each.candidate} against sequence length, and their ratio",
+        caption=(
+            f"{spread}Shaded: between the measured N that enclose a crossing, and the interval of N\\*. "
+            f"{widgets.failures_text(rows)}"
+        ),
+        measured=True,
+    )
+    widgets.table(_table(each), name="crossover", run_id=run_id)
+    st.download_button(
+        "This comparison as JSON",
+        data=lambda: json.dumps(each.to_dict(), indent=1),
+        file_name=f"{run_id}-crossover.json",
+        mime="application/json",
+        on_click="ignore",
+        key="crossover-json",
+    )
+
+
+SIGNS = {1: "candidate ahead", -1: "candidate behind", 0: "neither can be said to be ahead"}
+
+
+def _answer(each: Crossover) -> None:
+    """Verdict, N*, interval and agreement, then why, and what to measure next."""
+    columns = st.columns(4)
+    columns[0].metric("Verdict", each.verdict, help=MEANING.get(each.verdict))
+    n_star = "–" if each.crossover_seq_len is None else units.count_text(round(each.crossover_seq_len))
+    columns[1].metric("Crossover N*", n_star, help="straight line in log2 N between the measured neighbours")
+    interval = (
+        "–" if each.interval is None else " to ".join(units.count_text(round(n)) for n in each.interval)
+    )
+    columns[2].metric("95 % interval", interval, help="bootstrap over processes, then rounds")
+    share = units.percent_text(each.share)
+    columns[3].metric("Agreement", share, help="share of the replicates that show exactly these signs")
+    st.markdown(f"**Why.** {widgets.plain(each.why)}")
+    if each.next:
+        st.markdown(f"**Next.** {widgets.plain(each.next)}")
+
+
+def _table(each: Crossover) -> pd.DataFrame:
+    """The points, every digit kept."""
+    unit = "bytes" if each.metric == "memory" else "ms"
+    return pd.DataFrame(
+        [
+            {
+                "seq_len": p.seq_len,
+                f"{each.baseline}_{unit}": p.baseline_value,
+                f"{each.candidate}_{unit}": p.candidate_value,
+                "ratio": p.ratio,
+                "ratio_lo": p.ratio_lo,
+                "ratio_hi": p.ratio_hi,
+                "sign": p.sign,
+            }
+            for p in each.points
+        ],
+        columns=None if each.points else ["seq_len", "ratio"],
+    )

@@ -1,0 +1,166 @@
+"""Data: which runs there are, what in them could not be read, bringing files in and taking them out."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from profiling import export, importers, store, units
+from profiling.case import InputError
+from profiling.figures.series import status_word
+from profiling.pages import jobs, state, widgets
+from profiling.paths import DATA_DIR
+from profiling.records import COLUMNS, STATUSES, Run
+
+
+def render() -> None:
+    """Draw the page."""
+    st.title("Data")
+    st.caption("The runs of the data folder, what was set aside and why, and files in and out.")
+    folder = state.data_dir()
+    if not widgets.folder_exists(folder):
+        return
+    infos = state.runs()
+    _list(infos)
+    _upload(folder, {info.run_id for info in infos})
+    readable = [info for info in infos if not info.problem]
+    if readable:
+        _export(readable)
+    _columns()
+
+
+def _list(infos: list[store.RunInfo]) -> None:
+    """All runs with their counts by status; unreadable files come with what is wrong."""
+    st.header("Runs")
+    if not infos:
+        widgets.nothing_yet()
+        return
+    seen = [status for status in STATUSES if any(info.n_by_status.get(status) for info in infos)]
+    st.dataframe(
+        pd.DataFrame(
+            [
+                {
+                    "run": info.run_id,
+                    "device": info.device_name,
+                    "state": "unreadable" if info.problem else jobs.progress(info).state,
+                    "planned": info.planned_cases,
+                    "cases": info.n_cases,
+                    **{status_word(status): info.n_by_status.get(status, 0) for status in seen},
+                    "created (UTC)": info.created_at,
+                    "label": info.label,
+                    "file": f"{info.path.parent.name}/{info.path.name}",
+                }
+                for info in infos
+            ]
+        ).astype({"planned": "Int64"}),
+        hide_index=True,
+        placeholder=units.UNKNOWN,
+        alt="Runs of the data folder",
+    )
+    for info in infos:
+        if info.problem:
+            st.error(widgets.plain(info.problem))
+
+
+def _upload(folder: Path, known: set[str]) -> None:
+    """Bring in a run file or a comparison CSV; nothing is written before the second look."""
+    st.header("Bring a file in")
+    uploaded = st.file_uploader(
+        "A run file (.jsonl) or a comparison CSV (.csv)",
+        type=["jsonl", "csv"],
+        key="upload",
+        max_upload_size=20,
+    )
+    if uploaded is None:
+        return
+    try:
+        runs = _read(uploaded.getvalue(), Path(uploaded.name).suffix.lower())
+    except InputError as error:
+        st.error(widgets.plain(error))
+        st.text("Nothing was written.")
+        return
+    for run in runs:
+        st.text(
+            f"{run.run_id}: {run.header.environment.device_name}, "
+            f"{units.count_text(len(run.measurements))} cases"
+        )
+        for problem in run.problems:
+            st.warning(widgets.plain(problem))
+    new = [run for run in runs if run.run_id not in known]
+    if len(new) < len(runs):
+        st.info("A run that is in the data folder already is not added again.")
+    if new and st.button("Add to the data folder", key="add", type="primary"):
+        try:
+            for run in new:
+                store.save_run(run, folder / "runs")
+        except InputError as error:
+            st.error(widgets.plain(error))
+            return
+        st.session_state[state.RUN_KEY] = new[0].run_id
+        st.switch_page(widgets.page("overview"))
+
+
+def _read(content: bytes, suffix: str) -> list[Run]:
+    """Parse an upload out of a file of our own name; what the browser calls it is never a path.
+
+    Raises:
+        InputError: the file is not one of ours; the message speaks of the file, not of where it lay.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"upload{suffix}"
+        path.write_bytes(content)
+        try:
+            return importers.import_runs(path)
+        except InputError as error:
+            raise InputError(str(error).replace(str(path), "the file")) from None
+
+
+def _export(infos: list[store.RunInfo]) -> None:
+    """One run as comparison CSV, or as JSON with everything."""
+    st.header("Take a run out")
+    ids = [info.run_id for info in infos]
+    chosen = st.selectbox("Run", ids, index=ids.index(state.default_run(infos) or ids[0]), key="export")
+    info = infos[ids.index(chosen or ids[0])]
+    try:
+        loaded = state.load(info.path)
+    except (InputError, FileNotFoundError) as error:
+        st.error(widgets.plain(error))
+        return
+    for problem in loaded.run.problems:
+        st.warning(widgets.plain(problem))
+    with st.container(horizontal=True):
+        st.download_button(
+            "Comparison CSV",
+            data=lambda: export.to_csv(loaded.frame[list(COLUMNS)]),
+            file_name=f"{loaded.run_id}.csv",
+            mime="text/csv",
+            on_click="ignore",
+            key="export-csv",
+        )
+        st.download_button(
+            "JSON",
+            data=lambda: export.to_json(loaded.run),
+            file_name=f"{loaded.run_id}.json",
+            mime="application/json",
+            on_click="ignore",
+            key="export-json",
+        )
+    st.caption(
+        "The CSV has one row per case and clock and comes back without loss on this page; "
+        "the JSON has the raw samples and the environment as well."
+    )
+    with st.expander(f"Rows of this run ({units.count_text(len(loaded.frame))})"):
+        st.dataframe(
+            loaded.frame[list(COLUMNS)], hide_index=True, placeholder=units.UNKNOWN, alt="Rows of the run"
+        )
+
+
+def _columns() -> None:
+    """What each column means: the data folder's own description."""
+    readme = DATA_DIR / "README.md"
+    if readme.is_file():
+        with st.expander("What each column means"):
+            st.markdown(readme.read_text(encoding="utf-8"))

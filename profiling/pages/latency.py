@@ -1,0 +1,91 @@
+"""Latency: how fast, and how far from the limit?"""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from profiling import units
+from profiling.analysis.curves import untiled
+from profiling.figures import latency as figures
+from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_TOKEN, Metric
+from profiling.pages import lines, state, widgets
+
+SHOW: dict[str, tuple[Metric, lines.Reading]] = {
+    "latency": (LATENCY, lines.LATENCY),
+    "TFLOP/s": (TFLOPS, lines.TFLOPS),
+    "time per token": (TIME_PER_TOKEN, lines.PER_TOKEN),
+}
+COLUMNS = [
+    *("name", "seq_len", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "speedup", "paper_tflops"),
+    *("n_samples", "n_rounds", "n_processes", "status", "reason", "flags", "block_m", "block_n", "kernel"),
+    *("rel_error", "eager_rel_error"),
+]
+
+
+def render() -> None:
+    """Draw the page."""
+    head = widgets.open_run("Latency", "How fast is each backend, and how far from the device's limit?")
+    loaded = head.loaded
+    if loaded is None:
+        return
+    frame, choices = state.choose_slice(untiled(loaded.frame))
+    baseline, chosen = state.choose_baseline(frame), state.choose_backends(frame)
+    with st.container(horizontal=True):
+        clock = state.choose_clock(frame)
+        show = state.choose_in_page("show", "Show", list(SHOW), "latency")
+        log = st.toggle("Log axes", value=True, key="log", bind="query-params")
+    choices = [*choices, baseline, chosen, clock, show]
+    head.finish(choices)
+
+    frame = frame[frame["clock"] == clock.value]
+    wanted = chosen.value or state.names(frame)
+    shown = frame[frame["name"].isin([*wanted, baseline.value])]
+    metric, reading = SHOW[show.value]
+    dtype = str(frame["dtype"].iloc[0])
+    peak = loaded.device.peak_tflops(dtype) if loaded.device and show.value == "TFLOP/s" else None
+    times = lines.series(shown, lines.LATENCY)
+    chart = figures.LatencyChart(
+        metric=metric,
+        series=lines.series(shown, reading),
+        ratios=lines.ratios(times, baseline.value),
+        baseline=baseline.value,
+        peak=peak,
+        peak_label=figures.caption_of_peak(peak, loaded.device.name if loaded.device else "", dtype),
+        log=log,
+    )
+    widgets.chart(
+        figures.figure(chart),
+        name="latency",
+        alt=f"{metric.label} against sequence length per backend, and the speed-up over {baseline.value}",
+        caption=_caption(shown, show.value, peak),
+        measured=True,
+    )
+    widgets.table(_table(shown, baseline.value), name="latency", run_id=loaded.run_id)
+
+
+def _caption(shown: pd.DataFrame, show: str, peak: float | None) -> str:
+    sentences = ["Median; whiskers from p20 to p80.", widgets.failures_text(shown)]
+    if show == "TFLOP/s":
+        sentences.append(
+            "FLOPs by the paper convention: forward 4·B·H·N²·d, halved under a causal mask, "
+            "backward 2.5 times that."
+        )
+        above = shown[shown["paper_tflops"] > peak] if peak else shown.iloc[:0]
+        if len(above):
+            sentences.append(
+                f"**{units.count_text(len(above))} points lie above the device's peak**: the convention "
+                "counts work that this backend skips, or the clock is wrong."
+            )
+    if show == "time per token":
+        sentences.append("Latency divided by the query tokens of the batch.")
+    return " ".join(sentences)
+
+
+def _table(shown: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The rows of the chart with their speed-up over the baseline, every digit kept."""
+    reference = shown[(shown["name"] == baseline) & (shown["status"] == "ok")].set_index("seq_len")
+    of = reference["latency_p50_ms"][~reference.index.duplicated()]
+    ok = shown["latency_p50_ms"].where(shown["status"] == "ok")
+    speedup = shown["seq_len"].map(of).astype("float64") / ok
+    return shown.assign(speedup=speedup)[COLUMNS].rename(columns={"name": "backend"})

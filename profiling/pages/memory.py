@@ -1,0 +1,148 @@
+"""Memory: what fits?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from profiling import units
+from profiling.analysis.curves import untiled
+from profiling.analysis.scaling import Scaling, scalings
+from profiling.case import KEY_FIELDS, Case
+from profiling.devices import Device
+from profiling.figures import memory as figures
+from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series
+from profiling.model.memory import largest_seq_len, peak_bytes, retained_bytes
+from profiling.pages import lines, state, widgets
+
+SHOW: dict[str, tuple[Metric, lines.Reading]] = {
+    "peak": (PEAK_MEMORY, lines.PEAK_MEMORY),
+    "retained": (RETAINED_MEMORY, lines.RETAINED_MEMORY),
+}
+METHODS = {
+    "cuda_allocator": "above q, k, v (and dO): allocator peak minus the value before the call",
+    "child_rss": "peak resident size of a fresh child process minus the size before the call",
+}
+COLUMNS = ["name", "seq_len", "peak_mem_bytes", "retained_mem_bytes", "mem_method", "status", "reason"]
+
+
+def render() -> None:
+    """Draw the page."""
+    head = widgets.open_run("Memory", "What fits, and how does it grow with N?")
+    loaded = head.loaded
+    if loaded is None:
+        return
+    frame, choices = state.choose_slice(untiled(loaded.frame))
+    chosen = state.choose_backends(frame)
+    choices = [*choices, chosen]
+    with st.container(horizontal=True):
+        show = state.choose_in_page(
+            "held", "Show", list(SHOW), "peak", hint="retained: what a forward leaves behind"
+        )
+        methods = sorted(m for m in frame["mem_method"].unique() if m)
+        # Two methods never share an axis: each is a choice of its own, if a run holds both.
+        if len(methods) > 1:
+            method = state.choose_in_page("method", "Method", methods, methods[0])
+            choices.append(method)
+            frame = frame[frame["mem_method"].isin(["", method.value])]
+    head.finish([*choices, show])
+
+    # Memory is measured once a case; its row is repeated for each clock.
+    cases = frame.drop_duplicates(subset=list(KEY_FIELDS))
+    shown = cases[cases["name"].isin(chosen.value or state.names(cases))]
+    metric, reading = SHOW[show.value]
+    series = lines.series(shown, reading)
+    if not any(s.points for s in series):
+        st.info("This run has no memory of these cases: it was measured without, or none of them ran.")
+        widgets.table(_table(shown), name="memory", run_id=loaded.run_id)
+        return
+    capacity = loaded.device.memory_bytes if loaded.device else None
+    models = _models(shown, show.value) if methods == ["cuda_allocator"] else ()
+    chart = figures.MemoryChart(
+        metric=metric,
+        series=series,
+        models=models,
+        capacity_bytes=capacity,
+        capacity_label=figures.capacity_label(loaded.device.name, capacity) if loaded.device else "",
+    )
+    said = growth(scalings(shown, metric="memory")) if show.value == "peak" else ""
+    if said:
+        st.markdown(said)
+    how = METHODS.get(methods[0] if methods else "", "")
+    widgets.chart(
+        figures.figure(chart),
+        name="memory",
+        alt=f"{metric.label} against sequence length per backend",
+        caption=f"Bytes {how}. {widgets.failures_text(shown)}" if how else widgets.failures_text(shown),
+        measured=None if models else True,
+    )
+    st.header("What fits")
+    fits = largest(shown, loaded.device)
+    st.dataframe(fits, hide_index=True, placeholder=units.UNKNOWN, alt="Largest sequence length per backend")
+    widgets.table(_table(shown), name="memory", run_id=loaded.run_id)
+
+
+def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
+    """The law of each backend that has one, at the N of its rows (failures too: there the law says why)."""
+    law = peak_bytes if held == "peak" else retained_bytes
+    out = []
+    for name in state.names(shown):
+        points = []
+        for row in state.records(shown[shown["name"] == name].sort_values("seq_len")):
+            nbytes = law(case_of(row))
+            if nbytes:
+                points.append(Point(int(row.seq_len), float(nbytes)))
+        if len(points) > 1:
+            out.append(Series(name, tuple(points), label=f"{name}, law", modelled=True))
+    return tuple(out)
+
+
+def case_of(row: Any) -> Case:
+    """The case of a row of the comparison table."""
+    values = {name: getattr(row, name) for name in KEY_FIELDS}
+    return Case.model_validate({name: None if pd.isna(v) else v for name, v in values.items()})
+
+
+def _table(shown: pd.DataFrame) -> pd.DataFrame:
+    return shown[COLUMNS].rename(columns={"name": "backend"})
+
+
+def growth(laws: list[Scaling]) -> str:
+    """How each backend grows, such as `naive as N^1.98 [1.97, 1.99]` (Markdown with a formula)."""
+    parts = []
+    for law in laws:
+        interval = ""
+        if law.interval is not None:
+            low, high = (units.number_text(x) for x in law.interval)
+            interval = f" [{low}, {high}]"
+        parts.append(
+            f"**{widgets.plain(law.backend)}** as $N^{{{units.number_text(law.exponent)}}}${interval}"
+        )
+    if not parts:
+        return ""
+    first, last = min(law.first_seq_len for law in laws), max(law.last_seq_len for law in laws)
+    span = f"N = {units.count_text(first)} to {units.count_text(last)}"
+    return f"Peak memory grows: {', '.join(parts)} (fitted over each backend's last three octaves, {span})."
+
+
+def largest(shown: pd.DataFrame, device: Device | None) -> pd.DataFrame:
+    """Per backend the longest N that ran, where memory ran out first, and the longest N the law allows."""
+    rows = []
+    for name in state.names(shown):
+        own = shown[shown["name"] == name]
+        ran, failed = own[own["status"] == "ok"]["seq_len"], own[own["status"] == "oom"]["seq_len"]
+        fits = None
+        if device is not None and device.memory_bytes is not None:
+            fits = largest_seq_len(case_of(state.records(own)[0]), device.memory_bytes)
+        rows.append(
+            {
+                "backend": name,
+                "largest N that ran": int(ran.max()) if len(ran) else None,
+                "out of memory from N": int(failed.min()) if len(failed) else None,
+                "largest N that fits (modelled)": fits,
+            }
+        )
+    columns = ["largest N that ran", "out of memory from N", "largest N that fits (modelled)"]
+    return pd.DataFrame(rows).astype(dict.fromkeys(columns, "Int64"))

@@ -1,0 +1,114 @@
+"""Overview: does it pay off, from which N on, how sure?"""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from profiling import units
+from profiling.analysis.curves import untiled
+from profiling.analysis.summary import Overview, OverviewRow, overview
+from profiling.case import InputError
+from profiling.figures import speedup as figures
+from profiling.figures.series import status_word
+from profiling.pages import overview_model as model
+from profiling.pages import state, widgets
+from profiling.records import STATUSES
+
+
+def render() -> None:
+    """Draw the page."""
+    head = widgets.open_run(
+        "Overview", "Does it pay off, from which sequence length on, and how sure is that?"
+    )
+    loaded = head.loaded
+    if loaded is None:
+        return
+    frame, choices = state.choose_slice(untiled(loaded.frame), ("dtype", "other"))
+    baseline = state.choose_baseline(frame)
+    candidate = state.choose_candidate(frame, baseline.value)
+    if candidate.value == baseline.value:
+        head.finish([*choices, baseline, candidate])
+        st.info("This run holds one backend only, so there is nothing to compare.")
+        st.page_link(widgets.page("latency"), label="See its latency")
+        return
+    answer = st.container()
+    clock = state.choose_clock(frame)
+    shown = [*choices, baseline, candidate, clock]
+    where = tuple((choice.key, choice.value) for choice in choices)
+    try:
+        found = _overview(loaded.stamp, where, baseline.value, candidate.value, clock.value)
+    except InputError as error:
+        head.finish(shown)
+        st.error(widgets.plain(error))
+        return
+    with answer:
+        st.markdown(f"**{widgets.plain(found.headline)}**")
+        st.caption(widgets.plain(counts_text(found)))
+    query = state.query_of(loaded.run_id, shown)
+    rows = sorted(found.rows, key=model.order)
+    _table(found, rows, query, loaded.run_id)
+    series = _chart(found, rows, loaded, frame)
+    head.finish([*shown, *series])
+
+
+@st.cache_data(max_entries=24, show_spinner="Comparing every shape")
+def _overview(
+    stamp: state.Stamp, where: tuple[tuple[str, str], ...], baseline: str, candidate: str, clock: str
+) -> Overview:
+    frame = state.load(stamp.path).frame
+    for key, value in where:
+        frame = frame[frame[state.AXES[key].column] == value]
+    return overview(frame, state.samples(stamp), baseline=baseline, candidate=candidate, clock=clock)
+
+
+def counts_text(found: Overview) -> str:
+    """How many cases there are, how many did not run, and which carry a flag; plain text."""
+    failed = {s: found.n_by_status[s] for s in STATUSES if s != "ok" and found.n_by_status.get(s)}
+    text = f"{units.count_text(found.n_cases)} cases, {units.count_text(found.n_by_status.get('ok', 0))} ran"
+    if failed:
+        text += "; " + ", ".join(f"{units.count_text(n)} {status_word(s)}" for s, n in failed.items())
+    flags = [f"{units.count_text(n)} {flag}" for flag, n in sorted(found.n_by_flag.items())]
+    return f"{text}. {'Flags: ' + ', '.join(flags) if flags else 'None flagged'}."
+
+
+def _table(found: Overview, rows: list[OverviewRow], query: dict[str, str | list[str]], run_id: str) -> None:
+    """One row per shape; every crossover is a link to its evidence."""
+    if not rows:
+        st.info("No shape has both backends; choose others in the sidebar.")
+        return
+    st.table(model.linked(found, rows, query), hide_index=True, border="horizontal")
+    st.caption(
+        ":blue-badge[measured] Crossover N\\* with its 95 % interval where the verdict is clear, else the "
+        "verdict; each is a link to its evidence. always: ahead at every N measured; never: behind; "
+        "censored: behind as far as the baseline ran; several: more than one crossing; ambiguous: the "
+        f"samples do not decide. Speed-up at N on the {found.clock} clock: {widgets.plain(found.baseline)} / "
+        f"{widgets.plain(found.candidate)}, higher is better."
+    )
+    widgets.table(model.numbers(found, rows), name="overview", run_id=run_id)
+
+
+def _chart(
+    found: Overview, rows: list[OverviewRow], loaded: state.Loaded, frame: pd.DataFrame
+) -> list[state.Choice]:
+    """Speed-up against N for one batch and number of heads, as small multiples."""
+    if not rows:
+        return []
+    names = list(dict.fromkeys(model.series_name(row.slice) for row in rows))
+    st.header("Speed-up against N")
+    series = state.choose_in_page("series", "Batch · heads", names, names[0])
+    own = [row for row in rows if model.series_name(row.slice) == series.value]
+    panels = model.panels(found, own, frame)
+    label = f"{found.baseline} / {found.candidate}"
+    widgets.chart(
+        figures.figure(figures.SpeedupChart(panels, label)),
+        name="speedup",
+        alt=f"Speed-up of {found.candidate} over {found.baseline} against N, one panel per shape",
+        caption=(
+            "Ratio of paired rounds with its 95 % interval; shaded: the candidate is slower. "
+            "Crosses: a side did not run."
+        ),
+        measured=True,
+    )
+    widgets.table(model.chart_numbers(found, panels), name="speedup", run_id=loaded.run_id)
+    return [series]

@@ -1,0 +1,222 @@
+"""What the Overview shows of `analysis.summary`: the table's cells, its numbers, and the chart's panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import pandas as pd
+
+from profiling import units
+from profiling.analysis.crossover import Crossover
+from profiling.analysis.curves import Slice
+from profiling.analysis.summary import Overview, OverviewRow, Speedup
+from profiling.case import DIRECTIONS
+from profiling.figures import theme
+from profiling.figures.crossover import crossover_text
+from profiling.figures.series import Failure, Point, Series, status_word
+from profiling.figures.speedup import Panel
+
+# The colour of a verdict's badge; the word beside it says the same.
+COLOURS = {
+    "clear": "blue",
+    "always": "green",
+    "never": "red",
+    "censored": "red",
+    "several": "orange",
+    "ambiguous": "orange",
+}
+
+
+def order(row: OverviewRow) -> tuple[Any, ...]:
+    """Sort key of the table: direction, head dim, mask, then batch and heads."""
+    s = row.slice
+    return (
+        DIRECTIONS.index(s.direction),
+        s.head_dim,
+        s.causal,
+        s.batch,
+        s.heads,
+        s.kv_heads,
+        s.seq_len_q or 0,
+    )
+
+
+def series_name(where: Slice) -> str:
+    """Batch and heads as the filters write them: `B4-H32`, with `-KV8` where heads share keys."""
+    name = f"B{where.batch}-H{where.heads}"
+    return name if where.kv_heads == where.heads else f"{name}-KV{where.kv_heads}"
+
+
+def shape_name(where: Slice) -> str:
+    """Direction, head dim and mask: `fwd · 128 · causal`."""
+    parts = (where.direction, str(where.head_dim), "causal" if where.causal else "–")
+    return f"{units.GROUP}·{units.GROUP}".join(parts)  # in one line of the table
+
+
+def verdict_text(found: Crossover | None) -> str:
+    """N* with its interval where the verdict is clear, else the verdict; `–` without a comparison."""
+    if found is None:
+        return units.UNKNOWN
+    if found.verdict != "clear" or found.crossover_seq_len is None:
+        return found.verdict
+    text = crossover_text(found.crossover_seq_len, found.interval)
+    return f"up to {text}" if found.ahead == "below" else text
+
+
+def link(found: Crossover | None, where: Slice, query: Mapping[str, Any]) -> str:
+    """A verdict as a badge that leads to its evidence on the Crossover page (Markdown, all words ours)."""
+    text = verdict_text(found)
+    if found is None:
+        return text
+    asked = {
+        **query,
+        "direction": where.direction,
+        "series": series_name(where),
+        "d": where.head_dim,
+        "mask": "causal" if where.causal else "none",
+        "metric": found.metric,
+        **({"clock": found.clock} if found.clock else {}),
+    }
+    label = text.replace("[", "\\[").replace("]", "\\]").replace(" ", units.GROUP)
+    return f"[:{COLOURS[found.verdict]}-badge[{label}]](crossover?{urlencode(asked, doseq=True)})"
+
+
+def speedup_text(speedup: Speedup) -> str:
+    """`2.34×`, or why there is none: `naive OOM`; `–` where that N was not measured."""
+    if speedup.ratio is not None:
+        return units.ratio_text(speedup.ratio)
+    if not speedup.reason:
+        return units.UNKNOWN
+    who, _, status = speedup.reason.split(", ")[0].partition(": ")
+    return f"{who}{units.GROUP}{status_word(status)}"
+
+
+def linked(found: Overview, rows: Sequence[OverviewRow], query: Mapping[str, Any]) -> pd.DataFrame:
+    """The table as the page shows it: Markdown texts."""
+    out = []
+    for row in rows:
+        line: dict[str, str] = {
+            "pass · d · mask": shape_name(row.slice),
+            "batch · heads": series_name(row.slice).replace("-", "\u2011"),  # in one line of the table
+        }
+        for clock in found.clocks:
+            line[f"N* {clock}"] = link(row.by_clock.get(clock), row.slice, query)
+        line["N* memory"] = link(row.memory, row.slice, query)
+        for speedup in row.speedups:
+            line[f"at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
+        longest = row.largest.get(found.baseline, 0)
+        line[f"largest N {found.baseline}"] = units.count_text(longest) if longest else "none"
+        out.append(line)
+    return pd.DataFrame(out)
+
+
+def numbers(found: Overview, rows: Sequence[OverviewRow]) -> pd.DataFrame:
+    """The same as numbers with every digit, one column per quantity."""
+    out = []
+    for row in rows:
+        s = row.slice
+        line: dict[str, Any] = {
+            "direction": s.direction,
+            "dtype": s.dtype,
+            "batch": s.batch,
+            "heads": s.heads,
+            "kv_heads": s.kv_heads,
+            "head_dim": s.head_dim,
+            "causal": s.causal,
+            "baseline": found.baseline,
+            "candidate": found.candidate,
+        }
+        for name, each in [
+            *((clock, row.by_clock.get(clock)) for clock in found.clocks),
+            ("memory", row.memory),
+        ]:
+            line[f"{name}_verdict"] = "" if each is None else each.verdict
+            line[f"{name}_crossover_seq_len"] = None if each is None else each.crossover_seq_len
+            low, high = (None, None) if each is None or each.interval is None else each.interval
+            line[f"{name}_interval_lo"], line[f"{name}_interval_hi"] = low, high
+        for speedup in row.speedups:
+            line[f"{found.clock}_speedup_{speedup.seq_len}"] = speedup.ratio
+        for name, longest in row.largest.items():
+            line[f"largest_seq_len_{name}"] = longest
+        out.append(line)
+    return pd.DataFrame(out)
+
+
+def panels(found: Overview, rows: Sequence[OverviewRow], frame: pd.DataFrame) -> tuple[Panel, ...]:
+    """One panel per direction and head dim, with a line per mask and the failures of both sides."""
+    grouped: dict[tuple[str, str], list[Series]] = {}
+    style = theme.style_of(found.candidate)
+    for row in rows:
+        each = row.by_clock.get(found.clock)
+        if each is None:
+            continue
+        s = row.slice
+        key = (s.direction, f"d = {s.head_dim}")
+        points = tuple(
+            Point(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi) for p in each.points if p.ratio is not None
+        )
+        line = Series(
+            found.candidate,
+            points,
+            label="causal" if s.causal else "no mask",
+            style=theme.causal_style(style) if s.causal else style,
+        )
+        own = grouped.setdefault(key, [])
+        own.append(line)
+        for name in (found.baseline, found.candidate):
+            _add_failures(own, name, _failures(frame, s, name, found.clock))
+    return tuple(Panel(direction, column, tuple(series)) for (direction, column), series in grouped.items())
+
+
+def _failures(frame: pd.DataFrame, where: Slice, name: str, clock: str) -> tuple[Failure, ...]:
+    """The N of a shape at which that backend did not run."""
+    rows = frame[
+        (frame["name"] == name)
+        & (frame["clock"] == clock)
+        & (frame["direction"] == where.direction)
+        & (frame["head_dim"] == where.head_dim)
+        & (frame["causal"] == where.causal)
+        & (frame["series"] == series_name(where))
+        & (frame["status"] != "ok")
+    ]
+    return tuple(
+        Failure(int(n), str(status), str(reason))
+        for n, status, reason in zip(rows["seq_len"], rows["status"], rows["reason"], strict=True)
+    )
+
+
+def _add_failures(own: list[Series], name: str, failures: tuple[Failure, ...]) -> None:
+    """Crosses of a backend are drawn once a panel: both masks fail at the same N more often than not."""
+    if not failures:
+        return
+    for i, series in enumerate(own):
+        if series.name == name and not series.points:
+            seen = {failure.seq_len for failure in series.failures}
+            more = tuple(failure for failure in failures if failure.seq_len not in seen)
+            own[i] = series._replace(failures=series.failures + more)
+            return
+    own.append(Series(name, (), failures))
+
+
+def chart_numbers(found: Overview, shown: Sequence[Panel]) -> pd.DataFrame:
+    """The points of all panels, every digit kept."""
+    return pd.DataFrame(
+        [
+            {
+                "direction": panel.row,
+                "head_dim": int(panel.column.removeprefix("d = ")),
+                "mask": series.label,
+                "clock": found.clock,
+                "seq_len": point.seq_len,
+                "speedup": point.value,
+                "speedup_lo": point.low,
+                "speedup_hi": point.high,
+            }
+            for panel in shown
+            for series in panel.series
+            for point in series.points
+        ],
+        columns=["direction", "head_dim", "mask", "clock", "seq_len", "speedup", "speedup_lo", "speedup_hi"],
+    )

@@ -1,0 +1,192 @@
+"""Traffic: what does N²d²/M mean on this GPU?"""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from profiling import units
+from profiling.analysis.curves import untiled
+from profiling.case import DTYPE_BYTES, Case
+from profiling.devices import Device, catalogue
+from profiling.figures import traffic as figures
+from profiling.model.traffic import kv_fits_l2_until
+from profiling.pages import counters, state, widgets
+from profiling.pages import traffic_model as model
+from profiling.units import KIB
+
+LENGTHS = [2**p for p in range(6, 18)]
+QUERIES_PER_TILE = [16, 32, 64, 128, 256]
+USUAL_SRAM_KIB = 227
+ELEMENTS = {"2 bytes (fp16, bf16)": "bf16", "4 bytes (fp32)": "fp32"}
+ORDER_HINT = (
+    "FA2: queries outside; each query tile reads all keys and values once, and Br sets the bytes. "
+    "FA1: keys outside, as in the first paper; M sets the key tile, and with it the bytes."
+)
+STORY = (
+    "**N²d²/M counts what the tiles ask of the L2, not what the HBM moves.** A block algorithm reads K and V "
+    "once per query tile, so its requests grow with N². But thread blocks that run at the same time walk the "
+    "same K and V, and a large L2 hands them on: DRAM sees little more than each tensor once, until K and V "
+    "of the heads in flight outgrow the L2. The eager baseline is another matter: it writes and reads its "
+    "N × N scores several times, and beyond short N no cache holds those."
+)
+
+
+def render() -> None:
+    """Draw the page."""
+    head = widgets.open_run("Traffic", "What does N²d²/M mean on this GPU?", required=False)
+    loaded = head.loaded
+    frame, choices = _slice(loaded)
+    device = _device(loaded)
+    base = model.base_case(frame)
+    knobs = _knobs(device, base)
+    head.finish(choices)
+
+    rows = [model.row_at(base, n, knobs, device) for n in LENGTHS]
+    at = next(row for row in rows if row.seq_len == knobs.seq_len)
+    st.markdown(model.sentence(at, base, knobs))
+    per_head = st.toggle(
+        "Per head",
+        value=True,
+        key="per_head",
+        bind="query-params",
+        help="divided by batch · heads, so that counters of other shapes with the same d can be shown",
+    )
+    calls = counters.calls(counters.read(), device) if device.name == counters.DEVICE else []
+    shown = [call for call in calls if _same_shape(call, base, knobs, per_head=per_head)]
+    scale = base.batch * base.heads if per_head else 1
+    chart = figures.TrafficChart(
+        models=model.modelled(rows, scale),
+        counters=(*model.counted(shown, per_head=per_head), *model.own_counters(frame, scale)),
+        at=knobs.seq_len,
+        per_head=per_head,
+    )
+    widgets.chart(
+        figures.figure(chart),
+        name="traffic",
+        alt="Bytes moved against sequence length: four models, and hardware counters as points",
+        caption=_caption(base, len(shown), per_head=per_head),
+        measured=None if chart.counters else False,
+    )
+    widgets.table(model.table(rows), name="traffic", run_id=loaded.run_id if loaded else "model")
+    st.markdown(STORY)
+    _cache_panel(device, base, knobs)
+    _counters_panel(calls)
+
+
+def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[state.Choice]]:
+    """The rows of the chosen shape, if there is a run. The element size is a control of the page itself."""
+    if loaded is None:
+        return None, []
+    frame = untiled(loaded.frame)
+    plain = frame[frame["other"] == "plain"]  # the formulas hold for dense attention only
+    if not len(plain):
+        return None, []
+    return state.choose_slice(plain, ("direction", "series", "d", "mask"))
+
+
+def _device(loaded: state.Loaded | None) -> Device:
+    """The device the models speak of: the run's own by default, any of the catalogue by choice."""
+    known = {name: device for name, device in catalogue().items() if device.cache_bytes is not None}
+    own = loaded.device if loaded is not None else None
+    if own is not None:
+        known = {own.name: own, **{name: device for name, device in known.items() if name != own.name}}
+    default = own.name if own is not None else counters.DEVICE
+    return known[state.choose_one("gpu", "Device of the model", list(known), default)]
+
+
+def _knobs(device: Device, base: Case) -> model.Knobs:
+    """The controls, all in the URL."""
+    own_kib = round((device.sram_bytes or USUAL_SRAM_KIB * KIB) / KIB)
+    left, right = st.columns(2)
+    with left:
+        seq_len = st.select_slider(
+            "N (tokens)", LENGTHS, value=8192, key="n", bind="query-params", format_func=units.count_text
+        )
+        sram_kib = st.slider(
+            f"M, SRAM of one block in KiB ({widgets.plain(device.name)}: {own_kib})",
+            min_value=16,
+            max_value=512,
+            value=min(512, max(16, own_kib)),
+            key="sram_kib",
+            bind="query-params",
+        )
+    with right:
+        block_m = st.select_slider(
+            "Br (queries per tile)", QUERIES_PER_TILE, value=128, key="br", bind="query-params"
+        )
+        with st.container(horizontal=True):
+            order = "FA2"
+            if base.direction == "fwd":
+                order = state.choose_in_page(
+                    "order", "Loop order", ["FA2", "FA1"], "FA2", hint=ORDER_HINT
+                ).value
+            first = next(iter(ELEMENTS))
+            element = state.choose_in_page("element", "Element", list(ELEMENTS), first).value
+    return model.Knobs(int(seq_len), str(order).lower(), int(sram_kib) * KIB, int(block_m), ELEMENTS[element])
+
+
+def _same_shape(call: counters.Call, base: Case, knobs: model.Knobs, *, per_head: bool) -> bool:
+    """Whether a call with counters may be drawn on this chart: forward, no mask, 16 bits, same d."""
+    alike = base.direction == "fwd" and not base.causal and DTYPE_BYTES[knobs.dtype] == 2
+    shape = per_head or (call.batch, call.heads) == (base.batch, base.heads)
+    return alike and shape and call.head_dim == base.head_dim
+
+
+def _caption(base: Case, n_counters: int, *, per_head: bool) -> str:
+    direction = {"fwd": "Forward", "bwd": "Backward alone", "fwd_bwd": "Forward and backward"}[base.direction]
+    found = "No hardware counters exist for this shape."
+    if n_counters:
+        found = f"Points: hardware counters of {n_counters} forward calls on an H200."
+    per = "; per head, that is divided by batch · heads" if per_head else ""
+    return f"{direction}, bytes read and written{per}. {found}"
+
+
+def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
+    """Where the K and V of one head outgrow the L2."""
+    st.header("Where K and V of one head outgrow the L2")
+    usable, whole = device.usable_cache_bytes, device.cache_bytes
+    until = kv_fits_l2_until(device, base.head_dim, knobs.dtype, base.head_dim_v)
+    if usable is None or whole is None or until is None:
+        st.info("The cache of this device is not known.")
+        return
+    row_bytes = (base.head_dim + base.head_dim_v) * DTYPE_BYTES[knobs.dtype]
+    longest = max(LENGTHS[-1], 2 * until)
+    chart = figures.CacheChart(
+        points=tuple((n, n * row_bytes) for n in sorted({*LENGTHS, longest})),
+        label="K and V of one head",
+        l2_bytes=whole,
+        usable_bytes=usable,
+        device=device.name,
+        outgrown_from=until,
+        at=knobs.seq_len,
+    )
+    widgets.chart(
+        figures.cache_figure(chart),
+        name="cache",
+        alt="Bytes of K and V of one head against sequence length, with the L2 of the device",
+        caption=(
+            f"Beyond N = {units.count_text(until)} (shaded) K and V of one head exceed what re-reads can "
+            "count on, and each further wave of query tiles fetches some of them from DRAM again. "
+            "The usable part, "
+            f"{units.percent_text(device.l2_usable_fraction)} of the cache, is fitted to hardware counters."
+        ),
+        measured=False,
+    )
+
+
+def _counters_panel(calls: list[counters.Call]) -> None:
+    """Model against counter, call by call: which model speaks of which memory."""
+    st.header("What the counters say")
+    if not calls:
+        st.info("Hardware counters exist for the H200 only: choose it as the device in the sidebar.")
+        return
+    table = counters.table(calls)
+    fused = table[table["est_tile_bytes"].notna()]
+    near = [units.ratio_text(x) for x in (fused["dram_over_model"].min(), fused["dram_over_model"].max())]
+    far = [units.percent_text(x) for x in (fused["dram_over_tile"].min(), fused["dram_over_tile"].max())]
+    st.markdown(
+        f"For fused kernels the DRAM counters are {near[0]} to {near[1]} of the DRAM model, but only "
+        f"{far[0]} to {far[1]} of the tile model: read as HBM traffic, N²d²/M overstates it by that much."
+    )
+    widgets.table(table, name="counters", run_id="h200")

@@ -1,0 +1,253 @@
+"""Pieces that pages share: the head of a page, the run picker, charts with their table, and safe text.
+
+Text that comes from a file is shown by `st.text` and in tables of data, or passed through `plain` first:
+Streamlit reads Markdown nearly everywhere else, and Markdown can load pictures from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit, urlunsplit
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from profiling import export, store, units
+from profiling.case import InputError
+from profiling.figures.series import status_word
+from profiling.pages import state
+
+# Streamlit's wide layout leaves 80 px on either side, which a table of ten columns cannot spare at 1280 px.
+STYLE = "<style>[data-testid=stMainBlockContainer] {padding: 3.5rem clamp(1rem, 3vw, 3rem) 4rem}</style>"
+_MARKS = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=@/])")
+
+
+def plain(text: object) -> str:
+    """Text from a file for a place that reads Markdown: every mark is escaped, line ends become spaces."""
+    return _MARKS.sub(r"\\\1", " ".join(str(text).split()))
+
+
+def page(name: str) -> Any:
+    """The page of that URL path, for `st.page_link` and `st.switch_page`."""
+    from profiling.pages import registry  # the registry imports every page, and pages import this module
+
+    return registry.page(name)
+
+
+# ------------------------------------------------------------------------------------------ head of a page
+
+
+class Head(NamedTuple):
+    """The head of a page, drawn in two steps: its line of context needs the filters, which come later."""
+
+    loaded: state.Loaded | None
+    line: DeltaGenerator
+    link: DeltaGenerator
+    run_key: str
+
+    def finish(self, choices: Sequence[state.Choice]) -> None:
+        """Fill in the line of context and the link to this view, and draw the reset under the filters."""
+        _reset_button(choices)
+        if self.loaded is None:
+            return
+        self.line.text(context(self.loaded, choices))
+        with self.link.popover("Link to this view"):
+            query = state.query_of(self.loaded.run_id, choices, self.run_key)
+            st.code(view_url(query), language=None, wrap_lines=True)
+
+
+def open_run(title: str, question: str, *, required: bool = True, tiled: bool = False) -> Head:
+    """Draw the title and the run picker, and read the chosen run.
+
+    Args:
+        title: of the page.
+        question: that the page answers.
+        required: whether the page is empty without a run; if not, nothing is said about a missing one.
+        tiled: offer only runs that asked for tiles, and keep that choice apart from the other pages'.
+
+    Returns:
+        The head; its run is None when there is none to show, and then the page has said what to do next.
+    """
+    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
+        st.title(title, width="content")
+        link = st.container(width="content")
+    st.caption(question)
+    key = state.TILE_RUN_KEY if tiled else state.RUN_KEY
+    return Head(_open(key, required=required), st.empty(), link, key)
+
+
+def _open(key: str, *, required: bool) -> state.Loaded | None:
+    folder = state.data_dir()
+    if not folder_exists(folder):
+        return None
+    infos = [info for info in state.runs() if not info.problem]
+    if not infos:
+        if required:
+            nothing_yet()
+        return None
+    if key == state.TILE_RUN_KEY:
+        infos = [info for info in infos if info.n_tiled]
+        if not infos:
+            st.info("No run of this folder asked for tiles.")
+            st.text("Measure them with: flashscope run data/sweeps/tiles.toml")
+            return None
+    info = _pick_run(infos, key)
+    try:
+        loaded = state.load(info.path)
+    except (InputError, FileNotFoundError) as error:
+        st.error(plain(error))
+        st.text("Choose another run in the sidebar, or see page Data.")
+        return None
+    if not len(loaded.frame):
+        st.info("This run has no case yet.")
+        st.page_link(page("run"), label="Watch it on page Run")
+        return None
+    if loaded.run.problems:
+        count = units.count_text(len(loaded.run.problems))
+        st.warning(f"{count} part(s) of this run file could not be read; page Data says which.")
+    return loaded
+
+
+def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
+    """The run picker in the sidebar. A link to a run that is not here says so."""
+    by_id = {info.run_id: info for info in infos}
+    asked = st.query_params.get(key)
+    if asked is not None and asked not in by_id:
+        st.warning(f"The link asks for run {plain(asked)}, which is not here; this is another run.")
+    if st.session_state.get(key) not in by_id:
+        st.session_state.pop(key, None)
+    ids = sorted(by_id, key=lambda run_id: by_id[run_id].created_at, reverse=True)
+    default = ids.index(state.default_run(infos) or ids[0])
+    with st.sidebar:
+        chosen = st.selectbox(
+            "Run",
+            ids,
+            index=default,
+            key=key,
+            bind="query-params",
+            help="Runs of the data folder, newest first",
+        )
+        info = by_id[chosen or ids[default]]
+        st.text(f"{info.device_name} · {info.created_at[:10]} · {units.count_text(info.n_cases)} cases")
+    return info
+
+
+def folder_exists(folder: Path) -> bool:
+    """Whether the data folder is there; if not, say so."""
+    if folder.is_dir():
+        return True
+    st.error(f"The data folder {plain(folder)} does not exist.")
+    st.text("Start the app with an existing folder: streamlit run app.py -- --data DIR")
+    return False
+
+
+def nothing_yet() -> None:
+    """The state of a data folder without runs: what to do next."""
+    st.info("There is no run to show yet.")
+    st.markdown(
+        "- Measure this machine: `flashscope run data/sweeps/quick.toml --device cpu`, "
+        "or start a sweep on page Run.\n"
+        "- Bring a run from another machine: upload its `.jsonl` file, or a comparison CSV, on page Data."
+    )
+    with st.container(horizontal=True):
+        st.page_link(page("run"), label="Run")
+        st.page_link(page("data"), label="Data")
+
+
+def _reset_button(choices: Sequence[state.Choice]) -> None:
+    """A button under the filters that sets them back; disabled while nothing differs."""
+    changed = [choice for choice in choices if choice.value != choice.default]
+    st.sidebar.button(
+        "Reset filters",
+        key="reset",
+        on_click=state.reset,
+        args=(choices,),
+        disabled=not changed,
+        width="stretch",
+    )
+
+
+def context(loaded: state.Loaded, choices: Sequence[state.Choice]) -> str:
+    """The top line: device, dtype, clock, versions, run, cases and flags, as plain text."""
+    environment = loaded.run.header.environment
+    chosen = state.values_of(choices)
+    flagged = int((loaded.frame["flags"].fillna("") != "").sum())
+    versions = [f"torch {environment.torch_version}"] if environment.torch_version else []
+    versions += [f"triton {environment.triton_version}"] if environment.triton_version else []
+    dirty = {True: "", False: ", uncommitted changes", None: ""}[environment.git_clean]
+    commit = [f"commit {environment.git_commit[:9]}{dirty}"] if environment.git_commit else []
+    parts = [
+        environment.device_name,
+        *([str(chosen["dtype"])] if "dtype" in chosen else []),
+        *([f"{chosen['clock']} clock"] if "clock" in chosen else []),
+        *versions,
+        f"run {loaded.run_id} ({', '.join([loaded.run.header.created_at[:10], *commit])})",
+        f"{units.count_text(len(loaded.run.measurements))} cases",
+        f"{units.count_text(flagged)} of {units.count_text(len(loaded.frame))} rows flagged",
+    ]
+    return " · ".join(parts)
+
+
+def view_url(query: Mapping[str, str | list[str]]) -> str:
+    """The address of the page at hand with these query parameters."""
+    parts = urlsplit(st.context.url or "")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(query, doseq=True), ""))
+
+
+# ------------------------------------------------------------------------------------- charts and tables
+
+
+def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool | None) -> None:
+    """Draw a figure under a caption that says whether its numbers were measured.
+
+    Args:
+        fig: the figure.
+        name: of the chart, used for keys and for the picture's file name.
+        alt: what the chart shows, for a screen reader.
+        caption: one or more sentences of our own (Markdown; text from files must be `plain`).
+        measured: True, False (modelled) or None for both on one chart.
+    """
+    config = {
+        "displaylogo": False,
+        "toImageButtonOptions": {"format": "svg", "filename": f"flashscope-{name}"},
+        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+    }
+    st.plotly_chart(fig, key=f"chart-{name}", alt=alt, config=config)
+    badge = {
+        True: ":blue-badge[measured]",
+        False: ":orange-badge[modelled]",
+        None: ":blue-badge[measured: solid] :orange-badge[modelled: dashed]",
+    }[measured]
+    st.caption(f"{badge} {caption}")
+
+
+def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
+    """The numbers of a chart: a table, a CSV with all digits, and Markdown to paste into a review."""
+    with st.expander(f"Data of this chart ({units.count_text(len(frame))} rows)"):
+        st.dataframe(frame, hide_index=True, placeholder=units.UNKNOWN, alt=f"Data of {name}")
+        with st.container(horizontal=True):
+            st.download_button(
+                "CSV",
+                data=lambda: export.to_csv(frame),
+                file_name=f"{run_id}-{name}.csv",
+                mime="text/csv",
+                on_click="ignore",
+                key=f"csv-{name}",
+            )
+            with st.popover("Markdown"):
+                st.code(export.to_markdown(frame, list(frame.columns)), language="markdown")
+
+
+def failures_text(frame: pd.DataFrame) -> str:
+    """How many cases of a table did not run, and why: `3 of 48 cases did not run: 2 OOM, 1 timeout.`"""
+    failed = frame[frame["status"] != "ok"]
+    if not len(failed):
+        return f"All {units.count_text(len(frame))} cases ran." if len(frame) != 1 else "The case ran."
+    counts = failed["status"].value_counts()
+    words = ", ".join(f"{units.count_text(n)} {plain(status_word(str(s)))}" for s, n in counts.items())
+    return f"{units.count_text(len(failed))} of {units.count_text(len(frame))} cases did not run: {words}."

@@ -1,0 +1,43 @@
+"""Draw one page with Streamlit's AppTest, and read what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from streamlit.testing.v1 import AppTest
+
+
+def _script(page: str) -> None:
+    import streamlit as st
+
+    from profiling.pages import registry
+
+    st.navigation(registry.sections(default=page)).run()
+
+
+_components: list[Any] = []
+
+
+def draw(page: str, **query: str) -> AppTest:
+    """Draw a page as its address with this query would, through the app's own navigation."""
+    app = AppTest.from_function(_script, kwargs={"page": page}, default_timeout=60)
+    for name, value in query.items():
+        app.query_params[name] = value
+    # Each AppTest searches all installed packages for components, half of a draw's time: search once.
+    app._bidi_component_manager = _components[0] if _components else None
+    app.run()
+    _components[:] = [app._bidi_component_manager]
+    assert not app.exception, [error.value for error in app.exception]
+    return app
+
+
+def texts(app: AppTest) -> str:
+    """Everything a page says, widgets and tables aside, as one text."""
+    kinds = ("title", "header", "subheader", "markdown", "caption", "text", "info", "warning", "error")
+    return "\n".join(str(element.value) for kind in kinds for element in app.get(kind))
+
+
+def figures(app: AppTest) -> list[dict[str, Any]]:
+    """The plotly figures of a page, as plotly's own dictionaries."""
+    return [json.loads(element.proto.spec) for element in app.get("plotly_chart")]  # type: ignore[attr-defined]
