@@ -34,6 +34,7 @@ from profiling.measure.messages import (
 )
 from profiling.records import Environment, Measurement
 
+_COMMAND = (sys.executable, "-m", "profiling.measure.worker")
 START_TIMEOUT_S = 300.0
 # Steps that belong to no single case (inputs, reference) may take this many times a case's limit.
 _SHARED_SHARE = 5
@@ -51,9 +52,11 @@ class WorkerDiedError(Exception):
 
 
 class Worker:
-    """One worker process and the pipes to it."""
+    """One worker process and the pipes to it; `command` is what it runs, the pipes' numbers are added."""
 
-    def __init__(self, device: str, process: int, protocol: Protocol) -> None:
+    def __init__(
+        self, device: str, process: int, protocol: Protocol, command: Sequence[str] = _COMMAND
+    ) -> None:
         self.protocol = protocol
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         ours_in, theirs_out = os.pipe()
@@ -63,7 +66,7 @@ class Worker:
         environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "profiling.measure.worker", str(theirs_in), str(theirs_out)],
+                [*command, str(theirs_in), str(theirs_out)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -92,8 +95,8 @@ class Worker:
         if self._environment is None:
             try:
                 message = self._receive(START_TIMEOUT_S)
-            except (_SilentError, _EndedError):
-                words = self._last_words()
+            except (_SilentError, _EndedError) as error:
+                words = self._last_words(ended=isinstance(error, _EndedError))
                 self.kill()
                 raise InputError(f"a worker process could not start: {words}") from None
             if isinstance(message, Refused):
@@ -167,15 +170,18 @@ class Worker:
         self._log.close()
 
     def _died(self, index: int | None, step: str) -> WorkerDiedError:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=10)
-        words = self._last_words()
+        words = self._last_words(ended=True)
         self.kill()
         reason = f"{words}, at the step {step!r}"
         return WorkerDiedError(index, step, Outcome(status="crashed", reason=reason))
 
-    def _last_words(self) -> str:
-        """How the process ended, and the last line that it or a library wrote."""
+    def _last_words(self, *, ended: bool) -> str:
+        """How the process ended, and the last line that it or a library wrote.
+
+        `ended`: its pipe is closed, so that its exit code is to be had in a moment.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10 if ended else 0)
         code = self._process.poll()
         if code is None:
             how = "the worker stopped answering"

@@ -1,0 +1,90 @@
+"""The budget: short calls are repeated, long ones rationed, and a sweep ends in minutes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiling.case import CLOCKS, Case, Protocol
+from profiling.measure import budget
+
+CALL_MS = st.floats(1e-5, 1e5, allow_nan=False)
+
+
+@given(clock=st.sampled_from(CLOCKS), call_ms=CALL_MS, samples=st.integers(1, 20))
+def test_a_visit_takes_at_least_one_sample_of_one_call(clock, call_ms, samples):
+    """Whatever a call costs, a visit yields a sample, and never more than the protocol asks for."""
+    plan = budget.visit(clock, call_ms, samples)
+    assert 1 <= plan.samples <= samples
+    assert 1 <= plan.calls <= budget.MAX_PIPELINED
+
+
+@given(call_ms=st.floats(0.001, 5.0))
+def test_short_calls_fill_a_sample(call_ms):
+    """A sample lasts `SAMPLE_MS` or holds as many calls as are allowed."""
+    plan = budget.visit("wall", call_ms, 3)
+    assert plan.calls == budget.MAX_CALLS or plan.calls * call_ms >= budget.SAMPLE_MS
+
+
+def test_a_pipeline_is_more_than_one_call():
+    """`pipelined` over a single call would be `wall`."""
+    assert budget.visit("pipelined", 2.0, 3).calls == 3
+    assert budget.visit("pipelined", 0.01, 3).calls == budget.MAX_PIPELINED
+    assert budget.visit("pipelined", 500.0, 3).calls == 1
+
+
+@given(call_ms=CALL_MS, rounds=st.integers(1, 20))
+def test_rounds_are_between_two_and_the_protocols(call_ms, rounds):
+    """Long calls are visited less often, but twice at least where the protocol allows it."""
+    protocol = Protocol(rounds=rounds)
+    found = budget.rounds(("wall", "device", "graph"), call_ms, protocol)
+    assert min(rounds, budget.MIN_ROUNDS) <= found <= rounds
+
+
+def test_rounds_fall_with_the_length_of_a_call():
+    """A call of 10 µs gets all rounds, one of a second the least."""
+    protocol = Protocol(rounds=10)
+    assert budget.rounds(("wall",), 0.01, protocol) == 10
+    assert budget.rounds(("wall",), 1000.0, protocol) == budget.MIN_ROUNDS
+
+
+def test_rotation_exceeds_l2_twice():
+    """Small inputs are copied until all copies together are twice the L2; large ones not at all."""
+    l2 = 60 * 2**20
+    assert budget.rotating_copies(2**20, l2, 0.05) == 120
+    assert budget.rotating_copies(2 * l2, l2, 0.05) == 1
+    assert budget.rotating_copies(0, l2, 1e-9) == budget.MAX_COPIES
+
+
+def test_a_graph_of_many_launches_has_few_copies():
+    """Where a call takes long to enqueue, a graph of it is kept short."""
+    assert budget.rotating_copies(1, 2**30, 20.0) == 10
+    assert budget.rotating_copies(1, 2**30, 1e6) == 1
+    assert budget.hot_copies(0.01, 0.01) == 300
+    assert budget.hot_copies(100.0, 0.01) == 1
+
+
+def test_planned_clocks():
+    """A CPU has two clocks; a sweep that names none of them gets both."""
+    assert budget.planned_clocks(Protocol(clocks=("wall", "device")), "cpu") == ("wall",)
+    assert budget.planned_clocks(Protocol(clocks=("device",)), "cpu") == ("wall", "pipelined")
+    assert budget.planned_clocks(Protocol(clocks=("device", "graph")), "cuda:0") == ("device", "graph")
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_cost_grows_with_the_work(kind):
+    """A longer sequence, a backward and more processes are each expected to cost more."""
+
+    def cost(n, direction="fwd", processes=1):
+        case = Case(
+            backend="naive",
+            direction=direction,
+            heads=16,
+            kv_heads=16,
+            seq_len_q=n,
+            seq_len_k=n,
+            head_dim=64,
+            head_dim_v=64,
+        )
+        return budget.cost_s(case, Protocol(processes=processes), ("wall",), kind)
+
+    assert 0 < cost(64) < cost(4096) < cost(4096, "bwd") < cost(4096, "bwd", processes=3)

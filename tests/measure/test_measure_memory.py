@@ -1,0 +1,73 @@
+"""Memory: a child's peak on a CPU, the allocator's on a GPU, and no measurement of either in a timing."""
+
+import sys
+
+import pytest
+import torch
+
+from profiling.measure import memory
+from profiling.measure.backends import make_inputs, resolve
+from profiling.model.memory import peak_bytes
+
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resets a peak in /proc")
+
+
+@LINUX
+class TestChild:
+    def test_naive_holds_its_scores(self, make_case, stand_ins):
+        """The peak of a forward is the model's within a tenth: two N x N matrices and the output."""
+        case = make_case(seq_len_q=1024, seq_len_k=1024, heads=4, kv_heads=4)
+        found = memory.child_memory(case, 0, 60.0)
+        assert found.method == "child_rss"
+        assert found.peak_bytes == pytest.approx(peak_bytes(case), rel=0.1)
+        assert found.retained_bytes < found.peak_bytes / 4
+
+    def test_failures_of_the_child_are_told(self, make_case, stand_ins):
+        """A backend that raises in the child raises here, with its words; one that dies has a code."""
+        with pytest.raises(RuntimeError, match="head_dim of 7"):
+            memory.child_memory(make_case(backend=f"{stand_ins}:refuse"), 0, 60.0)
+        with pytest.raises(RuntimeError, match="exit code"):
+            memory.child_memory(make_case(backend=f"{stand_ins}:segfault"), 0, 60.0)
+
+
+class TestShortage:
+    def test_scores_beyond_memory(self, make_case):
+        """A score matrix of petabytes is predicted, in every backend that may hold one."""
+        shape = {"seq_len_q": 2**24, "seq_len_k": 2**24}
+        for name in ("naive", "naive_compiled", "sdpa_math"):
+            assert "needs about" in memory.cpu_shortage(make_case(backend=name, **shape))
+        assert memory.cpu_shortage(make_case(backend="sdpa_flash", **shape)) == ""
+
+    def test_inputs_count(self, make_case, monkeypatch):
+        """q, k and v are part of what must fit."""
+        case = make_case(backend="sdpa_flash", seq_len_q=1024, seq_len_k=1024)
+        monkeypatch.setattr(memory, "available_bytes", lambda: 100_000)
+        assert memory.cpu_shortage(case)
+
+    def test_unknown_memory_predicts_nothing(self, make_case, monkeypatch):
+        """Where nobody says what is available, the case is tried."""
+        monkeypatch.setattr(memory, "available_bytes", lambda: None)
+        assert memory.cpu_shortage(make_case(seq_len_q=2**24, seq_len_k=2**24)) == ""
+
+    def test_without_psutil(self, monkeypatch):
+        """psutil is optional."""
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        assert memory.available_bytes() is None
+
+
+class TestCuda:
+    @pytest.mark.parametrize(("direction", "retained"), [("fwd", 100), ("bwd", 100)])
+    def test_peak_is_above_what_was_there(self, make_case, monkeypatch, no_grad, direction, retained):
+        """The allocator's peak minus the value before it; retained is what is held after the forward."""
+        case = make_case(direction=direction)
+        device = torch.device("cpu")
+        inputs = make_inputs(case, device, 0)
+        answers = iter([1000, 1100])
+        calls = []
+        for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
+            monkeypatch.setattr(torch.cuda, name, lambda device=None, name=name: calls.append(name))
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(answers))
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1700)
+        found = memory.cuda_memory(resolve(case, device).forward, case, inputs, device)
+        assert found == (700, retained, "cuda_allocator")
+        assert calls[:3] == ["synchronize", "empty_cache", "reset_peak_memory_stats"]

@@ -1,0 +1,153 @@
+"""Merging processes: one row per case, its status, its quantiles over all samples, its flags."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from profiling.measure.merge import Attempt, merge
+from profiling.measure.messages import BlockResult, ClockNote, Outcome
+from profiling.records import GpuState, Sample
+
+NOW = datetime(2026, 11, 29, 12, 0, 1, tzinfo=UTC)
+
+
+def samples(process, times, clock="wall"):
+    return tuple(
+        Sample(clock=clock, process=process, round=i // 2, order=0, ms=ms) for i, ms in enumerate(times)
+    )
+
+
+def attempt(process, *outcomes, **result):
+    return Attempt(process, dict(enumerate(outcomes)), BlockResult(outcomes=outcomes, **result))
+
+
+def merged(block, *attempts, clocks=("wall",)):
+    return merge(block, attempts, clocks, {"naive": "abc"}, NOW)
+
+
+def test_quantiles_are_over_all_processes(make_case):
+    """The summary is of every sample; rounds of different processes are different rounds."""
+    first, second = [1.0, 2.0, 3.0, 4.0], [5.0, 6.0]
+    (row,) = merged(
+        [make_case()],
+        attempt(0, Outcome(samples=samples(0, first), kernel="eager", rel_error=1e-3, first_call_ms=9.0)),
+        attempt(1, Outcome(samples=samples(1, second))),
+    )
+    (clock,) = row.clocks
+    assert row.status == "ok"
+    assert clock.latency_p50_ms == pytest.approx(np.median(first + second))
+    assert clock.latency_p20_ms == pytest.approx(np.quantile(first + second, 0.2))
+    assert clock.latency_p80_ms == pytest.approx(np.quantile(first + second, 0.8))
+    assert (clock.n_samples, clock.n_rounds, clock.n_processes) == (6, 3, 2)
+    assert [s.ms for s in row.samples] == first + second
+    assert (row.kernel, row.rel_error, row.first_call_ms, row.kernel_hash) == ("eager", 1e-3, 9.0, "abc")
+    assert row.measured_at == "2026-11-29T12:00:01Z"
+
+
+def test_a_failure_has_a_row_for_every_clock_and_no_latency(make_case):
+    """A case that failed carries its status on each planned clock, and no number."""
+    block = [make_case(), make_case(backend="tiled")]
+    bad, good = merged(
+        block,
+        attempt(0, Outcome(status="oom", reason="no room"), Outcome(samples=samples(0, [1.0]))),
+        clocks=("wall", "device"),
+    )
+    assert (bad.status, bad.reason) == ("oom", "no room")
+    assert [(c.clock, c.status, c.latency_p50_ms) for c in bad.clocks] == [
+        ("wall", "oom", None),
+        ("device", "oom", None),
+    ]
+    assert good.status == "ok"
+
+
+def test_a_failure_in_a_later_process_counts(make_case):
+    """What ran once and failed the second time is no `ok`; its samples stay, its summary does not."""
+    (row,) = merged(
+        [make_case()],
+        attempt(0, Outcome(samples=samples(0, [1.0, 2.0]))),
+        attempt(1, Outcome(status="crashed", reason="boom")),
+    )
+    assert row.status == "crashed"
+    assert row.reason == "in process 1: boom"
+    assert len(row.samples) == 2
+    assert row.clocks[0].latency_p50_ms is None
+
+
+def test_a_clock_that_failed_leaves_the_others(make_case):
+    """A graph that could not be captured is that clock's status; the case itself is `ok`."""
+    note = ClockNote(status="unsupported", reason="CUDA graph: no")
+    (row,) = merged(
+        [make_case()],
+        attempt(0, Outcome(samples=samples(0, [1.0]), clocks={"graph": note})),
+        clocks=("wall", "graph"),
+    )
+    assert row.status == "ok"
+    assert [(c.clock, c.status, c.reason) for c in row.clocks] == [
+        ("wall", "ok", ""),
+        ("graph", "unsupported", "CUDA graph: no"),
+    ]
+
+
+def test_a_remark_stays_with_its_clock(make_case):
+    """A clock that ran with a remark is `ok` and keeps the remark."""
+    note = ClockNote(status="ok", reason="late")
+    (row,) = merged([make_case()], attempt(0, Outcome(samples=samples(0, [1.0]), clocks={"wall": note})))
+    assert (row.clocks[0].status, row.clocks[0].reason) == ("ok", "late")
+
+
+class TestFlags:
+    def row(self, make_case, times=(1.0, 1.0, 1.0, 1.0), **result):
+        (row,) = merged([make_case()], attempt(0, Outcome(samples=samples(0, times)), **result))
+        return row.flags
+
+    def test_none(self, make_case):
+        """Steady samples, steady clocks, a cool GPU: no flag."""
+        assert self.row(make_case, sm_clocks_mhz=(1980, 1950), floor_ms={"wall": 0.001}) == ()
+
+    def test_noisy(self, make_case):
+        """An interquartile range above a tenth of the median is noise."""
+        assert self.row(make_case, times=(1.0, 1.3, 1.0, 1.3)) == ("noisy",)
+        assert self.row(make_case, times=(1.0, 1.05, 1.0, 1.05)) == ()
+
+    def test_timer_limited(self, make_case):
+        """A latency near what the clock reads for nothing says little."""
+        assert self.row(make_case, floor_ms={"wall": 0.5}) == ("timer_limited",)
+
+    def test_clock_drift(self, make_case):
+        """SM clocks more than three per cent apart are not compared without a flag."""
+        assert self.row(make_case, sm_clocks_mhz=(1980, 1900)) == ("clock_drift",)
+
+    def test_clock_drift_between_processes(self, make_case):
+        """The clocks of all processes are compared."""
+        (row,) = merged(
+            [make_case()],
+            attempt(0, Outcome(samples=samples(0, [1.0])), sm_clocks_mhz=(1980,)),
+            attempt(1, Outcome(samples=samples(1, [1.0])), sm_clocks_mhz=(1700,)),
+        )
+        assert row.flags == ("clock_drift",)
+
+    @pytest.mark.parametrize(
+        ("reasons", "flags"), [(0x4, ()), (0x20, ("thermal",)), (0x40, ("thermal",)), (0x1, ())]
+    )
+    def test_thermal(self, make_case, reasons, flags):
+        """Heat is a flag; a power cap or idling is not."""
+        assert self.row(make_case, event_reasons=reasons) == flags
+
+
+def test_gpu_states_are_of_the_first_and_the_last_process(make_case):
+    """Before the first samples, after the last ones."""
+    before, between, after = (GpuState(sm_clock_mhz=x) for x in (1, 2, 3))
+    (row,) = merged(
+        [make_case()],
+        attempt(0, Outcome(samples=samples(0, [1.0])), gpu_before=before, gpu_after=between),
+        attempt(1, Outcome(samples=samples(1, [1.0])), gpu_before=between, gpu_after=after),
+    )
+    assert (row.gpu_before, row.gpu_after) == (before, after)
+
+
+def test_a_block_that_never_came_to_an_end(make_case):
+    """Where every worker died there are rows all the same."""
+    (row,) = merged([make_case()], Attempt(0, {0: Outcome(status="crashed", reason="gone")}, None))
+    assert row.status == "crashed"
+    assert row.gpu_before is None
