@@ -142,7 +142,9 @@ def _answer(each: Crossover) -> None:
     columns = st.columns(4)
     columns[0].metric("Verdict", each.verdict, help=MEANING.get(each.verdict))
     n_star = "–" if each.crossover_seq_len is None else units.count_text(round(each.crossover_seq_len))
-    columns[1].metric("Crossover N*", n_star, help="straight line in log2 N between the measured neighbours")
+    columns[1].metric(
+        "Crossover N*", n_star, help="where a smooth curve through the log-ratios, over log2 N, crosses 1×"
+    )
     interval = (
         "–" if each.interval is None else " to ".join(units.count_text(round(n)) for n in each.interval)
     )

@@ -29,7 +29,7 @@ _MARKS = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=@/])")
 
 def plain(text: object) -> str:
     """Text from a file for a place that reads Markdown: every mark is escaped, line ends become spaces."""
-    return _MARKS.sub(r"\\\1", " ".join(str(text).split()))
+    return _MARKS.sub(r"\\\1", re.sub(r"[\r\n\t]+", " ", str(text)).strip())
 
 
 def page(name: str) -> Any:
