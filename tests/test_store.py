@@ -137,7 +137,7 @@ def test_save_run_names_the_file_after_the_run(tmp_path: Path, run: Run) -> None
 # ------------------------------------------------------------------------------------------------- torn
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_cut_anywhere_gives_a_prefix_and_can_be_resumed(
     tmp_path: Path, run: Run, path: Path, data: st.DataObject

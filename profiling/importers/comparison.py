@@ -51,7 +51,8 @@ _PER_CASE = (
     *("energy_mj", "rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes"),
     *("kernel_hash", "measured_at"),
 )
-_INTEGER = re.compile(r"[+-]?\d{1,18}(\.0*)?")
+_INTEGER = re.compile(r"[+-]?\d{1,19}(\.0*)?")
+_LARGEST = 2**63 - 1  # of a column
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _ENOUGH = 3  # how many of several faults a message names
 
@@ -210,9 +211,10 @@ def _integer(cell: str) -> int | None:
     cell = cell.strip()
     if not cell:
         return None
-    if not _INTEGER.fullmatch(cell):
-        raise ValueError("must be a whole number or empty")
-    return int(cell.partition(".")[0])
+    value = int(cell.partition(".")[0]) if _INTEGER.fullmatch(cell) else None
+    if value is None or abs(value) > _LARGEST:
+        raise ValueError("must be a whole number of at most 19 digits, or empty")
+    return value
 
 
 def _float(cell: str) -> float | None:
