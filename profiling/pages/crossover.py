@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -134,6 +135,7 @@ def _one(each: Crossover, rows: pd.DataFrame, run_id: str) -> None:
     )
 
 
+AHEAD = {"above": "Ahead from N*", "below": "Ahead up to N*", "": "Crossover N*"}
 SIGNS = {1: "candidate ahead", -1: "candidate behind", 0: "neither can be said to be ahead"}
 
 
@@ -141,19 +143,20 @@ def _answer(each: Crossover) -> None:
     """Verdict, N*, interval and agreement, then why, and what to measure next."""
     columns = st.columns(4)
     columns[0].metric("Verdict", each.verdict, help=MEANING.get(each.verdict))
-    n_star = "–" if each.crossover_seq_len is None else units.count_text(round(each.crossover_seq_len))
-    columns[1].metric(
-        "Crossover N*", n_star, help="where a smooth curve through the log-ratios, over log2 N, crosses 1×"
-    )
-    interval = (
-        "–" if each.interval is None else " to ".join(units.count_text(round(n)) for n in each.interval)
-    )
-    columns[2].metric("95 % interval", interval, help="bootstrap over processes, then rounds")
+    how = "where a smooth curve through the log-ratios, over log2 N, crosses 1×"
+    columns[1].metric(AHEAD[each.ahead], whole(each.crossings), help=how)
+    drawn = "bootstrap over processes, then rounds"
+    columns[2].metric("95 % interval", whole(each.interval or (), " to "), help=drawn)
     share = units.percent_text(each.share)
     columns[3].metric("Agreement", share, help="share of the replicates that show exactly these signs")
     st.markdown(f"**Why.** {widgets.plain(each.why)}")
     if each.next:
         st.markdown(f"**Next.** {widgets.plain(each.next)}")
+
+
+def whole(lengths: Sequence[float], between: str = ", ") -> str:
+    """Lengths in whole tokens; `–` for none."""
+    return between.join(units.count_text(round(n)) for n in lengths) or units.UNKNOWN
 
 
 def _table(each: Crossover) -> pd.DataFrame:

@@ -215,12 +215,13 @@ SLICE: tuple[str, ...] = ("dtype", "direction", "series", "d", "mask", "other")
 
 
 class Choice(NamedTuple):
-    """A filter as drawn: what was chosen, and the value a reset goes back to."""
+    """A filter: what was chosen, and the value a reset goes back to; with one value it is not drawn."""
 
     key: str
     label: str
     value: Any
     default: Any
+    drawn: bool = True
 
 
 def options(frame: pd.DataFrame, axis: Axis) -> list[Any]:
@@ -244,7 +245,7 @@ def choose(key: str, label: str, values: Sequence[Any], default: Any, *, hint: s
     if st.session_state.get(key) not in values:  # of another run, or nonsense: the default counts
         st.session_state.pop(key, None)
     if len(values) < 2:
-        return Choice(key, label, default, default)
+        return Choice(key, label, default, default, drawn=False)
     with st.sidebar:
         value = st.pills(
             label, values, default=default, key=key, required=True, bind="query-params", help=hint or None
@@ -333,7 +334,7 @@ def choose_backends(frame: pd.DataFrame) -> Choice:
     if kept != st.session_state.get("backends", []):
         st.session_state["backends"] = kept
     if len(present) < 3:
-        return Choice("backends", "Backends", [], [])
+        return Choice("backends", "Backends", [], [], drawn=False)
     with st.sidebar:
         value = st.pills(
             "Backends",
@@ -360,7 +361,7 @@ def reset(choices: Sequence[Choice]) -> None:
 
 def query_of(run_id: str, choices: Sequence[Choice], run_key: str = RUN_KEY) -> dict[str, str | list[str]]:
     """The query parameters that show this view to someone else, defaults included."""
-    texts = {c.key: c.value if isinstance(c.value, list) else str(c.value) for c in choices}
+    texts = {c.key: c.value if isinstance(c.value, list) else str(c.value) for c in choices if c.drawn}
     return {run_key: run_id, **texts}
 
 

@@ -137,8 +137,8 @@ def _bill(grid: TileGrid, device: Device | None) -> None:
         name="sram",
         alt="Shared memory that the tile needs, piece by piece, against what a block can use",
         caption=(
-            f"{units.bytes_text(bill.total_bytes)} of {units.bytes_text(limit)}{fits} Scores and accumulators "
-            "live in registers; a compiled kernel adds padding and staging copies."
+            f"{units.bytes_text(bill.total_bytes)} of {units.bytes_text(limit)}{fits} Scores and "
+            "accumulators live in registers; a compiled kernel adds padding and staging copies."
         ),
         measured=False,
     )

@@ -163,7 +163,7 @@ def test_crossover_shows_n_star_of_the_chosen_slice(gpu: list[Line]) -> None:
     assert expected is not None
     values = {metric.label: metric.value for metric in app.metric}
     assert values["Verdict"] == "clear"
-    assert number(values["Crossover N*"]) == round(expected)
+    assert number(values["Ahead from N*"]) == round(expected)
     low, high = (number(part) for part in values["95 % interval"].split(" to "))
     assert low <= round(expected) <= high
     naive = next(t for t in figures(app)[0]["data"] if t["name"] == "naive")

@@ -1,0 +1,149 @@
+"""A colleague's walk through the app in a real Chromium: every page, a filter, a shared link, a CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from app_server import settle
+from playwright.sync_api import BrowserContext, Page, expect
+
+pytestmark = [
+    pytest.mark.browser,
+    # pytest-base-url, which pytest-playwright brings, still uses a hook's old argument
+    pytest.mark.filterwarnings("ignore::pytest.PytestRemovedIn10Warning")
+    if hasattr(pytest, "PytestRemovedIn10Warning")
+    else pytest.mark.filterwarnings("default"),
+]
+
+PAGES = ("Overview", "Crossover", "Latency", "Memory", "Traffic", "Tiles", "Run", "Data")
+
+
+@pytest.fixture
+def requests(context: BrowserContext) -> list[str]:
+    """The address of everything the browser asks for."""
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    return asked
+
+
+@pytest.fixture
+def visit(page: Page, app_url: str, requests: list[str]) -> Iterator[Page]:
+    """The app; at the end, no page has asked anything of the network beyond 127.0.0.1."""
+    page.set_viewport_size({"width": 1280, "height": 1400})
+    page.goto(f"{app_url}/data")  # the quickest to draw
+    settle(page)
+    yield page
+    hosts = {urlsplit(url).hostname for url in requests if not url.startswith(("data:", "blob:"))}
+    assert hosts == {"127.0.0.1"}
+
+
+def go(page: Page, title: str) -> None:
+    """Choose a page in the navigation."""
+    page.get_by_test_id("stSidebarNavItems").get_by_role("link", name=title, exact=True).click()
+    expect(page.get_by_role("heading", name=title, exact=True, level=1)).to_be_visible(timeout=30_000)
+    settle(page)
+
+
+def rows(path: Path) -> list[dict]:
+    """The case lines of a run file."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line["kind"] == "case"]
+
+
+def test_every_page_opens_without_an_error(visit: Page) -> None:
+    """No page shows an exception, and none needs sideways scrolling at 1280 px or on a phone."""
+    for title in PAGES:
+        go(visit, title)
+        assert visit.get_by_test_id("stException").count() == 0, title
+        for width in (1280, 390):
+            visit.set_viewport_size({"width": width, "height": 1400})
+            visit.wait_for_timeout(300)
+            main = "document.querySelector('[data-testid=stMain]')"
+            assert visit.evaluate(f"{main}.scrollWidth <= {main}.clientWidth"), (title, width)
+        visit.set_viewport_size({"width": 1280, "height": 1400})
+
+
+def test_a_filter_moves_to_the_next_page_and_into_the_address(visit: Page) -> None:
+    """Choosing d = 64 changes the chart and the URL; the next page has the same filter."""
+    go(visit, "Latency")
+    before = visit.locator(".js-plotly-plot").first.inner_html()
+    visit.get_by_test_id("stSidebar").get_by_role("radio", name="64", exact=True).click()
+    visit.wait_for_url(re.compile(r"[?&]d=64"))
+    settle(visit)
+    assert visit.locator(".js-plotly-plot").first.inner_html() != before
+    go(visit, "Crossover")
+    assert "d=64" in visit.url
+    expect(visit.get_by_test_id("stSidebar").get_by_role("radio", name="64", exact=True)).to_be_checked()
+
+
+def test_a_shared_link_shows_the_same_view(visit: Page, context: BrowserContext) -> None:
+    """The address behind 'Link to this view', opened elsewhere, has the same filters and the same answer."""
+    go(visit, "Crossover")
+    visit.get_by_test_id("stSidebar").get_by_role("radio", name="bwd", exact=True).click()
+    visit.wait_for_url(re.compile(r"direction=bwd"))
+    visit.get_by_test_id("stMain").get_by_role("radio", name="wall", exact=True).click()
+    visit.wait_for_url(re.compile(r"clock=wall"))
+    settle(visit)
+    answer = visit.get_by_test_id("stMetricValue").all_inner_texts()
+    visit.get_by_role("button", name="Link to this view").click()
+    link = visit.get_by_test_id("stPopoverBody").locator("code").inner_text()
+    assert "run=h200-standard" in link
+    other = context.new_page()
+    other.goto(link)
+    settle(other)
+    expect(other.get_by_test_id("stSidebar").get_by_role("radio", name="bwd", exact=True)).to_be_checked()
+    assert other.get_by_test_id("stMetricValue").all_inner_texts() == answer
+
+
+def test_the_csv_holds_the_numbers_of_the_run_file(visit: Page, data: Path) -> None:
+    """Each latency of the downloaded comparison CSV is the run file's, to the last digit."""
+    go(visit, "Data")
+    with visit.expect_download() as download:
+        visit.get_by_role("button", name="Comparison CSV").click()
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    table = list(csv.DictReader(io.StringIO(text)))
+    expected = {}
+    for row in rows(data / "samples" / "h200-standard.jsonl"):
+        for clock in row["clocks"]:
+            case = row["case"]
+            key = (case["backend"], case["direction"], case["seq_len_q"], case["head_dim"], case["causal"])
+            expected[(*key, clock["clock"])] = clock["latency_p50_ms"]
+    found = {
+        (
+            row["backend"],
+            row["direction"],
+            int(row["seq_len_q"]),
+            int(row["head_dim"]),
+            row["causal"].lower() == "true",
+            row["clock"],
+        ): float(row["latency_p50_ms"])
+        for row in table
+        if row["status"] == "ok"
+    }
+    assert found == expected
+    assert {row["status"] for row in table} == {"ok", "oom"}
+
+
+def test_a_link_of_the_overview_leads_to_its_evidence(visit: Page, context: BrowserContext) -> None:
+    """A cell of the table opens the Crossover page with that row's filters and that column's clock."""
+    go(visit, "Overview")
+    link = visit.get_by_test_id("stTable").get_by_role("link").first
+    asked = parse_qs(urlsplit(str(link.get_attribute("href"))).query)
+    assert asked["run"] == ["h200-standard"]
+    with context.expect_page() as opened:
+        link.click()
+    other = opened.value
+    settle(other)
+    expect(other.get_by_role("heading", name="Crossover", exact=True, level=1)).to_be_visible()
+    sidebar = other.get_by_test_id("stSidebar")
+    for key in ("direction", "d", "mask"):
+        expect(sidebar.get_by_role("radio", name=asked[key][0], exact=True)).to_be_checked()
+    main = other.get_by_test_id("stMain")
+    expect(main.get_by_role("radio", name=asked["clock"][0], exact=True)).to_be_checked()
