@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import struct
 from typing import Any
 
 import torch
@@ -22,8 +23,6 @@ _delta_kernel: Any = delta_kernel
 _dkdv_kernel: Any = dkdv_kernel
 _dq_kernel: Any = dq_kernel
 
-LOG2E = math.log2(math.e)
-LN2 = math.log(2.0)
 DELTA_ROWS = 64
 
 
@@ -48,6 +47,12 @@ def _wide(*tensors: torch.Tensor) -> bool:
     return any(256 * (abs(x.stride(2)) + abs(x.stride(3))) >= 2**31 for x in tensors)
 
 
+def _two_floats(scale: float) -> tuple[float, float]:
+    """Scale as an fp32 number and the rest, because launch arguments are fp32."""
+    (nearest,) = struct.unpack("f", struct.pack("f", scale))
+    return nearest, scale - nearest
+
+
 def _shape_constants(q: torch.Tensor, v: torch.Tensor) -> dict[str, Any]:
     d, dv = q.shape[3], v.shape[3]
     block_d, block_dv = padded_head_dim(d), padded_head_dim(dv)
@@ -56,7 +61,7 @@ def _shape_constants(q: torch.Tensor, v: torch.Tensor) -> dict[str, Any]:
         "BLOCK_DV": block_dv,
         "CHECK_D": block_d != d,
         "CHECK_DV": block_dv != dv,
-        "EXACT": q.dtype == torch.float32,
+        "EXACT": tuning.exact(q),
     }
 
 
@@ -66,28 +71,31 @@ def _forward(
     batch, heads, n_q, d = q.shape
     kv_heads, n_k, dv = k.shape[1], k.shape[2], v.shape[3]
     out = torch.empty_like(q) if d == dv else q.new_empty(batch, heads, n_q, dv)
-    lse2 = torch.empty(batch, heads, n_q, dtype=torch.float32, device=q.device)
+    wide = torch.float64 if tuning.exact(q) else torch.float32
+    raw_lse = torch.empty(batch, heads, n_q, dtype=wide, device=q.device)
     if out.numel() == 0 or n_k == 0:
-        return out.zero_(), lse2.fill_(float("-inf"))
+        return out.zero_(), raw_lse.fill_(float("-inf"))
     with _device_guard(q), _refuse_large_tile(config):
         _forward_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
-            q, k, v, out, lse2, scale * LOG2E, heads, heads // kv_heads, n_q, n_k, d, dv,
+            q, k, v, out, raw_lse, *_two_floats(scale), heads, heads // kv_heads, n_q, n_k, d, dv,
             *q.stride(), *k.stride(), *v.stride(), *out.stride(),
             CAUSAL=causal, EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
             WIDE=_wide(q, k, v, out), num_warps=config.num_warps, num_stages=config.num_stages,
             **_shape_constants(q, v),
         )  # fmt: skip
-    return out, lse2
+    return out, raw_lse
 
 
 def _delta(out: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None) -> torch.Tensor:
     batch, heads, n_q, dv = out.shape
-    delta = torch.empty(batch, heads, n_q, dtype=torch.float32, device=out.device)
-    dlse = None if dlse is None else dlse.to(torch.float32).contiguous()
+    exact = tuning.exact(out)
+    wide = torch.float64 if exact else torch.float32
+    delta = torch.empty(batch, heads, n_q, dtype=wide, device=out.device)
+    dlse = None if dlse is None else dlse.to(wide).contiguous()
     _delta_kernel[(triton.cdiv(n_q, DELTA_ROWS) * batch * heads,)](
         out, dout, delta if dlse is None else dlse, delta, heads, n_q, dv, *out.stride(), *dout.stride(),
         HAS_DLSE=dlse is not None, BLOCK_M=DELTA_ROWS, BLOCK_DV=padded_head_dim(dv), WIDE=_wide(out, dout),
-        num_warps=4,
+        EXACT=exact, num_warps=4,
     )  # fmt: skip
     return delta
 
@@ -102,7 +110,7 @@ def _backward(
     needs_dq: bool,
     needs_dkdv: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    q, k, v, out, lse2 = saved
+    q, k, v, out, raw_lse = saved
     batch, heads, n_q, d = q.shape
     kv_heads, n_k, dv = k.shape[1], k.shape[2], v.shape[3]
     dq = torch.empty_like(q) if needs_dq else None
@@ -117,7 +125,7 @@ def _backward(
             config = tile or tuning.dkdv_config(max(d, dv), q.dtype, causal)
             with _refuse_large_tile(config):
                 _dkdv_kernel[(triton.cdiv(n_k, config.block_n) * batch * kv_heads,)](
-                    q, k, v, dout, lse2, delta, dk, dv_, scale, scale * LOG2E,
+                    q, k, v, dout, raw_lse, delta, dk, dv_, *_two_floats(scale),
                     heads, kv_heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dk.stride(), *dv_.stride(),
                     EVEN_M=n_q % config.block_m == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
                     num_warps=config.num_warps, num_stages=config.num_stages, **shared,
@@ -125,7 +133,7 @@ def _backward(
         if dq is not None:
             config = tuning.dq_config(max(d, dv), q.dtype, causal)
             _dq_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
-                q, k, v, dout, lse2, delta, dq, scale, scale * LOG2E,
+                q, k, v, dout, raw_lse, delta, dq, *_two_floats(scale),
                 heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dq.stride(),
                 EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
                 num_warps=config.num_warps, num_stages=config.num_stages, **shared,
@@ -153,11 +161,11 @@ class _Flash(torch.autograd.Function):
         config = tuning.forward_config(max(q.shape[3], v.shape[3]), q.dtype, causal)
         if tile is not None:
             config = tuning.requested_config(*tile, config)
-        out, lse2 = _forward(q, k, v, causal, scale, config)
-        ctx.save_for_backward(q, k, v, out, lse2)
+        out, raw_lse = _forward(q, k, v, causal, scale, config)
+        ctx.save_for_backward(q, k, v, out, raw_lse)
         ctx.causal, ctx.scale, ctx.tile = causal, scale, tile
         ctx.set_materialize_grads(False)
-        return out, lse2 * LN2 if want_lse else None
+        return out, (raw_lse * scale).float() if want_lse else None
 
     @staticmethod
     @once_differentiable

@@ -9,7 +9,16 @@ CONTRIBUTING.md), so the dK/dV kernel works on transposed scores throughout.
 import triton
 import triton.language as tl
 
-from fa_core.kernels.primitives import dot, load_lse2, load_tile, store_tile, tile_offsets
+from fa_core.kernels.primitives import (
+    LOG2E,
+    accumulator,
+    dot,
+    load_raw_lse,
+    load_scale,
+    load_tile,
+    store_tile,
+    tile_offsets,
+)
 
 
 @triton.jit
@@ -17,7 +26,7 @@ def delta_kernel(
     Out,
     DOut,
     DLse,  # [batch, heads, n_q] fp32 contiguous
-    Delta,  # [batch, heads, n_q] fp32 contiguous
+    Delta,  # [batch, heads, n_q] contiguous, fp32 (fp64 if EXACT)
     heads,
     n_q,
     head_dim_v,
@@ -33,6 +42,7 @@ def delta_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_DV: tl.constexpr,
     WIDE: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
     """delta = rowsum(dO * O) - dLSE, the term that the softmax's derivative sums over all keys."""
     n_tiles = tl.cdiv(n_q, BLOCK_M)
@@ -45,12 +55,13 @@ def delta_kernel(
     o_offsets = tile_offsets(stride_on, stride_od, BLOCK_M, BLOCK_DV, WIDE)
     g_offsets = tile_offsets(stride_gn, stride_gd, BLOCK_M, BLOCK_DV, WIDE)
     out = load_tile(
-        Out + b * stride_ob + h * stride_oh, o_offsets, start, stride_on, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, True
+        Out + b * stride_ob + h * stride_oh, o_offsets, start, stride_on, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, True, EXACT
     )  # fmt: skip
     dout = load_tile(
-        DOut + b * stride_gb + h * stride_gh, g_offsets, start, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, True
+        DOut + b * stride_gb + h * stride_gh, g_offsets, start, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, True, EXACT
     )  # fmt: skip
-    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+    wide: tl.constexpr = Delta.dtype.element_ty
+    delta = tl.sum(out.to(wide) * dout.to(wide), 1)
     if HAS_DLSE:
         delta -= tl.load(DLse + head_index * n_q + rows, mask=rows < n_q, other=0.0)
     tl.store(Delta + head_index * n_q + rows, delta, mask=rows < n_q)
@@ -64,7 +75,7 @@ def _gather_dkdv(
     v,  # [BLOCK_N, BLOCK_DV]
     q_base,
     g_base,
-    lse2_base,
+    raw_lse_base,
     delta_base,
     q_offsets,
     g_offsets,
@@ -89,23 +100,25 @@ def _gather_dkdv(
 ):
     """Add the query tiles from begin to end to the key tile's gradients."""
     for start in tl.range(begin, end, BLOCK_M, num_stages=1 if MASKED else None):
-        q = load_tile(q_base, q_offsets, start, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, MASKED, CHECK_D)
-        lse2 = load_lse2(lse2_base, start, n_q, BLOCK_M)
+        q = load_tile(
+            q_base, q_offsets, start, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, MASKED, CHECK_D, EXACT
+        )
+        raw_lse = load_raw_lse(raw_lse_base, start, n_q, BLOCK_M)
         # [BLOCK_N, BLOCK_M]
-        scores_t = dot(k, tl.trans(q), tl.zeros([BLOCK_N, BLOCK_M], tl.float32), EXACT)
-        probs_t = tl.math.exp2(scores_t * scale_log2 - lse2[None, :])
+        scores_t = dot(k, tl.trans(q), accumulator(BLOCK_N, BLOCK_M, EXACT))
+        probs_t = tl.math.exp2((scores_t - raw_lse[None, :]) * scale_log2)
         if MASKED and CAUSAL:
             rows = start + tl.arange(0, BLOCK_M)
             probs_t = tl.where(rows[None, :] >= first_row[:, None], probs_t, 0.0)
         dout = load_tile(
-            g_base, g_offsets, start, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, MASKED, CHECK_DV
+            g_base, g_offsets, start, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, MASKED, CHECK_DV, EXACT
         )
-        dv = dot(probs_t.to(dout.dtype), dout, dv, EXACT)
+        dv = dot(probs_t.to(dout.dtype), dout, dv)
         rows = start + tl.arange(0, BLOCK_M)
         delta = tl.load(delta_base + rows, mask=rows < n_q, other=0.0)
-        dprobs_t = dot(v, tl.trans(dout), tl.zeros([BLOCK_N, BLOCK_M], tl.float32), EXACT)
+        dprobs_t = dot(v, tl.trans(dout), accumulator(BLOCK_N, BLOCK_M, EXACT))
         dscores_t = probs_t * (dprobs_t - delta[None, :])
-        dk = dot(dscores_t.to(q.dtype), q, dk, EXACT)
+        dk = dot(dscores_t.to(q.dtype), q, dk)
     return dk, dv
 
 
@@ -115,12 +128,12 @@ def dkdv_kernel(
     K,
     V,
     DOut,
-    Lse2,
+    RawLse,
     Delta,
     DK,
     DV,
     scale,
-    scale_log2,
+    scale_rest,
     heads,
     kv_heads,
     group,
@@ -180,10 +193,10 @@ def dkdv_kernel(
     q_offsets = tile_offsets(stride_qn, stride_qd, BLOCK_M, BLOCK_D, WIDE)
     g_offsets = tile_offsets(stride_gn, stride_gd, BLOCK_M, BLOCK_DV, WIDE)
     k = load_tile(
-        K + b * stride_kb + h_kv * stride_kh, k_offsets, start_n, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, True, CHECK_D
+        K + b * stride_kb + h_kv * stride_kh, k_offsets, start_n, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, True, CHECK_D, EXACT
     )  # fmt: skip
     v = load_tile(
-        V + b * stride_vb + h_kv * stride_vh, v_offsets, start_n, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, True, CHECK_DV
+        V + b * stride_vb + h_kv * stride_vh, v_offsets, start_n, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, True, CHECK_DV, EXACT
     )  # fmt: skip
 
     # Queries [begin, edge) see some keys of the tile, [edge, full) all of them, [full, n_q) are a ragged tail.
@@ -198,8 +211,10 @@ def dkdv_kernel(
         edge = tl.maximum(begin, tl.minimum(edge, full))
         full = tl.maximum(edge, full)
 
-    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    scale = load_scale(scale, scale_rest, EXACT)
+    scale_log2 = scale * LOG2E
+    dk = accumulator(BLOCK_N, BLOCK_D, EXACT)
+    dv = accumulator(BLOCK_N, BLOCK_DV, EXACT)
     for member in range(group):
         h = h_kv * group + member
         row = (b * heads + h) * n_q
@@ -207,18 +222,18 @@ def dkdv_kernel(
         g_base = DOut + b * stride_gb + h * stride_gh
         if CAUSAL:
             dk, dv = _gather_dkdv(
-                dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
+                dk, dv, k, v, q_base, g_base, RawLse + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
                 begin, edge, first_row, scale_log2, n_q, head_dim, head_dim_v,
                 True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
             )  # fmt: skip
         dk, dv = _gather_dkdv(
-            dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
+            dk, dv, k, v, q_base, g_base, RawLse + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
             edge, full, first_row, scale_log2, n_q, head_dim, head_dim_v,
             False, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
         )  # fmt: skip
         if not EVEN_M:
             dk, dv = _gather_dkdv(
-                dk, dv, k, v, q_base, g_base, Lse2 + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
+                dk, dv, k, v, q_base, g_base, RawLse + row, Delta + row, q_offsets, g_offsets, stride_qn, stride_gn,
                 full, n_q, first_row, scale_log2, n_q, head_dim, head_dim_v,
                 True, CAUSAL, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
             )  # fmt: skip
@@ -236,7 +251,7 @@ def _gather_dq(
     dq,  # [BLOCK_M, BLOCK_D]
     q,  # [BLOCK_M, BLOCK_D]
     dout,  # [BLOCK_M, BLOCK_DV]
-    lse2,  # [BLOCK_M], base 2
+    raw_lse,  # [BLOCK_M]
     delta,  # [BLOCK_M]
     k_base,
     v_base,
@@ -262,19 +277,21 @@ def _gather_dq(
 ):
     """Add the key tiles from begin to end to the query tile's gradient."""
     for start in tl.range(begin, end, BLOCK_N, num_stages=1 if MASKED else None):
-        k = load_tile(k_base, k_offsets, start, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, MASKED, CHECK_D)
-        v = load_tile(
-            v_base, v_offsets, start, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, MASKED, CHECK_DV
+        k = load_tile(
+            k_base, k_offsets, start, stride_kn, n_k, head_dim, BLOCK_N, BLOCK_D, MASKED, CHECK_D, EXACT
         )
-        scores = dot(q, tl.trans(k), tl.zeros([BLOCK_M, BLOCK_N], tl.float32), EXACT)
-        probs = tl.math.exp2(scores * scale_log2 - lse2[:, None])
+        v = load_tile(
+            v_base, v_offsets, start, stride_vn, n_k, head_dim_v, BLOCK_N, BLOCK_DV, MASKED, CHECK_DV, EXACT
+        )
+        scores = dot(q, tl.trans(k), accumulator(BLOCK_M, BLOCK_N, EXACT))
+        probs = tl.math.exp2((scores - raw_lse[:, None]) * scale_log2)
         if MASKED:
-            # A key outside the tensor scores 0, and exp2(0 - lse2) may be inf: inf * 0 would reach every row.
+            # A key outside the tensor scores 0, and exp2(0 - lse) may be inf: inf * 0 would reach every row.
             keys = start + tl.arange(0, BLOCK_N)
             probs = tl.where(keys[None, :] <= last_key[:, None], probs, 0.0)
-        dprobs = dot(dout, tl.trans(v), tl.zeros([BLOCK_M, BLOCK_N], tl.float32), EXACT)
+        dprobs = dot(dout, tl.trans(v), accumulator(BLOCK_M, BLOCK_N, EXACT))
         dscores = probs * (dprobs - delta[:, None])
-        dq = dot(dscores.to(k.dtype), k, dq, EXACT)
+        dq = dot(dscores.to(k.dtype), k, dq)
     return dq
 
 
@@ -284,11 +301,11 @@ def dq_kernel(
     K,
     V,
     DOut,
-    Lse2,
+    RawLse,
     Delta,
     DQ,
     scale,
-    scale_log2,
+    scale_rest,
     heads,
     group,
     n_q,
@@ -342,13 +359,13 @@ def dq_kernel(
     k_offsets = tile_offsets(stride_kn, stride_kd, BLOCK_N, BLOCK_D, WIDE)
     v_offsets = tile_offsets(stride_vn, stride_vd, BLOCK_N, BLOCK_DV, WIDE)
     q = load_tile(
-        Q + b * stride_qb + h * stride_qh, q_offsets, start_m, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, True, CHECK_D
+        Q + b * stride_qb + h * stride_qh, q_offsets, start_m, stride_qn, n_q, head_dim, BLOCK_M, BLOCK_D, True, CHECK_D, EXACT
     )  # fmt: skip
     dout = load_tile(
-        DOut + b * stride_gb + h * stride_gh, g_offsets, start_m, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, CHECK_DV
+        DOut + b * stride_gb + h * stride_gh, g_offsets, start_m, stride_gn, n_q, head_dim_v, BLOCK_M, BLOCK_DV, True, CHECK_DV, EXACT
     )  # fmt: skip
     row = head_index.to(tl.int64) * n_q
-    lse2 = load_lse2(Lse2 + row, start_m, n_q, BLOCK_M)
+    raw_lse = load_raw_lse(RawLse + row, start_m, n_q, BLOCK_M)
     delta = tl.load(Delta + row + rows, mask=rows < n_q, other=0.0)
     k_base = K + b * stride_kb + (h // group) * stride_kh
     v_base = V + b * stride_vb + (h // group) * stride_vh
@@ -362,15 +379,17 @@ def dq_kernel(
         full = tl.minimum(full, tl.maximum(0, start_m + offset + 1) // BLOCK_N * BLOCK_N)
         last_key = tl.minimum(last_key, rows + offset)
 
-    dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    scale = load_scale(scale, scale_rest, EXACT)
+    scale_log2 = scale * LOG2E
+    dq = accumulator(BLOCK_M, BLOCK_D, EXACT)
     dq = _gather_dq(
-        dq, q, dout, lse2, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
+        dq, q, dout, raw_lse, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
         0, full, last_key, scale_log2, n_k, head_dim, head_dim_v,
         False, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
     )  # fmt: skip
     if CAUSAL or not EVEN_N:
         dq = _gather_dq(
-            dq, q, dout, lse2, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
+            dq, q, dout, raw_lse, delta, k_base, v_base, k_offsets, v_offsets, stride_kn, stride_vn,
             full, end, last_key, scale_log2, n_k, head_dim, head_dim_v,
             True, CHECK_D, CHECK_DV, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, EXACT,
         )  # fmt: skip

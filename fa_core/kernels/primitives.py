@@ -2,10 +2,15 @@
 
 Kernels index with 32-bit offsets inside a tile and 64-bit bases outside it; WIDE widens the former
 for tensors whose strides are so large that a single tile spans more than 2^31 elements.
+
+EXACT is for fp32 operands: everything is computed in fp64 and rounded once, at the end. Where fp64 has
+matrix instructions that is no slower than fp32 on the CUDA cores (see tuning.exact).
 """
 
 import triton
 import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -31,17 +36,20 @@ def load_tile(
     COLS: tl.constexpr,
     CHECK_ROWS: tl.constexpr,
     CHECK_COLS: tl.constexpr,
+    EXACT: tl.constexpr,
 ):
-    """Rows start.. of a (n_rows, n_cols) tensor; what lies outside reads as 0."""
+    """Rows start.. of a (n_rows, n_cols) tensor; what lies outside reads as 0. In fp64 if EXACT."""
     pointers = base + tl.cast(start, tl.int64) * stride_row + offsets
     if CHECK_ROWS:
         inside = (start + tl.arange(0, ROWS) < n_rows)[:, None]
         if CHECK_COLS:
             inside = inside & (tl.arange(0, COLS) < n_cols)[None, :]
-        return tl.load(pointers, mask=inside, other=0.0)
-    if CHECK_COLS:
-        return tl.load(pointers, mask=(tl.arange(0, COLS) < n_cols)[None, :], other=0.0)
-    return tl.load(pointers)
+        tile = tl.load(pointers, mask=inside, other=0.0)
+    elif CHECK_COLS:
+        tile = tl.load(pointers, mask=(tl.arange(0, COLS) < n_cols)[None, :], other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile.to(tl.float64) if EXACT else tile
 
 
 @triton.jit
@@ -63,34 +71,29 @@ def store_tile(
 
 
 @triton.jit
-def load_lse2(base, start, n_rows, ROWS: tl.constexpr):
-    """The rows' base-2 log-sum-exp, as +inf for rows that see no key or lie outside.
-
-    exp2(score - inf) is 0 for every score, so such rows take no part in any gradient.
-    """
-    rows = start + tl.arange(0, ROWS)
-    lse2 = tl.load(base + rows, mask=rows < n_rows, other=float("inf"))
-    return tl.where(lse2 == float("-inf"), float("inf"), lse2)
+def accumulator(ROWS: tl.constexpr, COLS: tl.constexpr, EXACT: tl.constexpr):
+    """Zeros to sum a tile in: fp32, or fp64 if EXACT."""
+    return tl.zeros([ROWS, COLS], tl.float64 if EXACT else tl.float32)
 
 
 @triton.jit
-def dot(a, b, acc, EXACT: tl.constexpr):
-    """acc + a b in fp32. EXACT, for fp32 operands, sums the inner axis in chunks of 32.
+def dot(a, b, acc):
+    """acc + a b, the products and sums in acc's dtype (fp32 operands are not rounded to TF32)."""
+    return tl.dot(a, b, acc, input_precision="ieee", out_dtype=acc.dtype)
 
-    A single chain of additions over head_dim and then over all keys would lose two to three times as
-    much to rounding as the libraries' blocked sums do (Higham 1993: the error grows with the length of
-    the chain). Tensor cores sum 16-bit products in their own order, so there the plain form stays.
+
+@triton.jit
+def load_scale(scale, scale_rest, EXACT: tl.constexpr):
+    """The factor on the scores, > 0. Launch arguments are fp32, so an exact one comes in two parts."""
+    return tl.cast(scale, tl.float64) + tl.cast(scale_rest, tl.float64) if EXACT else scale
+
+
+@triton.jit
+def load_raw_lse(base, start, n_rows, ROWS: tl.constexpr):
+    """The rows' log-sum-exp over scale, as +inf for rows that see no key or lie outside.
+
+    exp2((score - inf) * scale) is 0 for every score, so such rows take no part in any gradient.
     """
-    if EXACT:
-        M: tl.constexpr = a.shape[0]
-        K: tl.constexpr = a.shape[1]
-        N: tl.constexpr = b.shape[1]
-        if K > 32:
-            chunks_a = tl.permute(tl.reshape(a, [M, K // 32, 32]), (1, 0, 2))
-            chunks_b = tl.reshape(b, [K // 32, 32, N])
-            product = tl.sum(tl.dot(chunks_a, chunks_b, input_precision="ieee"), 0)
-        else:
-            product = tl.dot(a, b, input_precision="ieee")
-        # Written as a fused multiply-add so that Triton does not fold the sum into the dot's chain.
-        return tl.fma(product, 1.0, acc)
-    return tl.dot(a, b, acc)
+    rows = start + tl.arange(0, ROWS)
+    raw_lse = tl.load(base + rows, mask=rows < n_rows, other=float("inf"))
+    return tl.where(raw_lse == float("-inf"), float("inf"), raw_lse)

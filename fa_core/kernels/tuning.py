@@ -25,12 +25,22 @@ def padded_head_dim(head_dim: int) -> int:
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
+def exact(x: torch.Tensor) -> bool:
+    """Whether a tensor is computed on in fp64 and rounded once at the end: fp32 where fp64 is fast.
+
+    Data-centre GPUs multiply fp64 matrices at the rate at which their CUDA cores do fp32, so that true
+    fp32 results cost nothing more there. GPUs for graphics have 1/64 of that, and compute in fp32.
+    """
+    if x.dtype != torch.float32:
+        return False
+    return not x.is_cuda or torch.cuda.get_device_capability(x.device) in ((8, 0), (9, 0), (10, 0))
+
+
 def forward_config(head_dim: int, dtype: torch.dtype, causal: bool) -> TileConfig:
     """The forward's tile."""
     d = padded_head_dim(head_dim)
     if dtype == torch.float32:
-        # True fp32 dots run on the CUDA cores: a large tile would only spill.
-        return TileConfig(32, 32, 4, 1) if d <= 64 else TileConfig(16, 32, 4, 1)
+        return TileConfig(32, 32, 4, 1) if d <= 128 else TileConfig(32, 16, 4, 1)
     if d <= 64:
         return TileConfig(64, 64, 4, 3)
     if d <= 128:
@@ -48,19 +58,19 @@ def dkdv_config(head_dim: int, dtype: torch.dtype, causal: bool) -> TileConfig:
         return TileConfig(128, 64, 4, 2)
     if d <= 128:
         return TileConfig(64, 128, 8, 3) if causal else TileConfig(64, 64, 4, 2)
-    return TileConfig(32, 64, 8, 1)
+    return TileConfig(64, 64, 8, 2)
 
 
 def dq_config(head_dim: int, dtype: torch.dtype, causal: bool) -> TileConfig:
     """The tile of the kernel that forms dQ: block_m queries stay on chip, block_n keys pass by."""
     d = padded_head_dim(head_dim)
     if dtype == torch.float32:
-        return TileConfig(32, 32, 4, 1) if d <= 64 else TileConfig(16, 32, 4, 1)
+        return TileConfig(32, 32, 4, 1) if d <= 64 else TileConfig(16, 16, 4, 1)
     if d <= 64:
-        return TileConfig(64, 64, 4, 3)
+        return TileConfig(64, 64, 4, 3) if causal else TileConfig(128, 64, 4, 3)
     if d <= 128:
         return TileConfig(128, 64, 8, 3)
-    return TileConfig(128, 32, 8, 1)
+    return TileConfig(128, 32, 8, 3)
 
 
 def requested_config(block_m: int, block_n: int, default: TileConfig) -> TileConfig:

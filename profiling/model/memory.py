@@ -48,8 +48,7 @@ def peak_bytes(case: Case) -> int | None:
     if case.backend == "naive":
         return _naive(case).peak
     if case.backend == "flash":
-        s = sizes(case)
-        row = 4 * case.batch * case.heads * case.seq_len_q
+        s, row = sizes(case), _flash_row_bytes(case)
         if case.direction == "fwd":
             return s.out_all + row
         delta = row if case.seq_len_k and s.out_all else 0
@@ -64,8 +63,16 @@ def retained_bytes(case: Case) -> int | None:
     if case.backend == "naive":
         return _naive(case.model_copy(update={"direction": "fwd_bwd"})).retained
     if case.backend == "flash":
-        return sizes(case).out_all + 4 * case.batch * case.heads * case.seq_len_q
+        return sizes(case).out_all + _flash_row_bytes(case)
     return None
+
+
+def _flash_row_bytes(case: Case) -> int:
+    """One number a query row, as flash keeps its log-sum-exp: fp32, or fp64 where it computes in fp64.
+
+    It does for fp32 inputs on CPUs and data-centre GPUs (fa_core.kernels.tuning.exact).
+    """
+    return (8 if case.dtype == "fp32" else 4) * case.batch * case.heads * case.seq_len_q
 
 
 def largest_seq_len(case: Case, memory_bytes: int) -> int | None:

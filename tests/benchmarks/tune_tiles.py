@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--only", default="forward,dkdv,dq")
     parser.add_argument("--head-dim", default="128,64,256")
-    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--workers", type=int, default=14)
     options = parser.parse_args()
     start = time.monotonic()
     groups = [
