@@ -311,7 +311,7 @@ def _point(
     low, high = bounds
     if math.isnan(low):
         return Point(seq_len, math.exp(log_ratio), None, None, *values, int(np.sign(log_ratio)))
-    unclear = low <= 0 <= high or abs(values[0] - values[1]) <= timer_step
+    unclear = low <= 0 <= high or abs(values[0] - values[1]) <= timer_step * 1.001  # steps are inexact
     sign = 0 if unclear else int(np.sign(log_ratio))
     return Point(seq_len, math.exp(log_ratio), math.exp(low), math.exp(high), *values, sign)
 

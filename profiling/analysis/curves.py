@@ -121,8 +121,9 @@ def curve_rows(frame: pd.DataFrame, metric: str = "latency") -> pd.DataFrame:
     if metric == "memory":
         # a case that failed names no method: it belongs to the curve of its run's other cases
         known = rows.loc[rows["mem_method"] != "", ["run_id", "mem_method"]].drop_duplicates("run_id")
-        method = rows["run_id"].map(known.set_index("run_id")["mem_method"]).fillna("")
-        rows["mem_method"] = rows["mem_method"].where(rows["mem_method"] != "", method).astype("string")
+        method = rows["run_id"].map(dict(zip(known["run_id"], known["mem_method"], strict=True)))
+        rows["mem_method"] = rows["mem_method"].where(rows["mem_method"] != "", method.astype("string"))
+        rows["mem_method"] = rows["mem_method"].fillna("")
         rows = rows.drop_duplicates(subset=[*Slice._fields, "name", "seq_len"])
     return rows.sort_values("seq_len", kind="stable")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -77,9 +78,9 @@ def _blocks(samples: pd.DataFrame) -> np.ndarray:
 
 def _matrices(point: np.ndarray, process: np.ndarray, values: np.ndarray) -> dict[int, np.ndarray]:
     """`values`, sorted by point and process, as one array [processes, rounds] a point, padded with NaN."""
-    starts = np.flatnonzero(np.r_[True, point[1:] != point[:-1]]) if len(point) else np.empty(0, np.int64)
+    bounds = np.flatnonzero(np.diff(point, prepend=-1, append=-1))  # points count from 0
     out = {}
-    for start, stop in zip(starts, np.r_[starts[1:], len(point)], strict=True):
+    for start, stop in itertools.pairwise(bounds):
         _, counts = np.unique(process[start:stop], return_counts=True)
         matrix = np.full((len(counts), counts.max()), np.nan)
         matrix[np.arange(counts.max()) < counts[:, None]] = values[start:stop]

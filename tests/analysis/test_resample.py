@@ -1,0 +1,84 @@
+"""The numbers under the intervals: medians, their resampling, and where a curve crosses zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from profiling.analysis import resample
+
+
+def test_the_estimate_is_a_mean_of_medians() -> None:
+    """Rounds by their median, processes by their mean, absent rounds passed over."""
+    values = np.array([[1.0, 9.0, 2.0], [4.0, 6.0, np.nan]])
+    assert resample.estimate(values) == pytest.approx((2.0 + 5.0) / 2)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 8, 21])
+def test_order_statistics_replace_drawing_and_sorting(rounds: int) -> None:
+    """The shortcut has the law of the median of n draws with replacement (two-sample Kolmogorov-Smirnov)."""
+    rng = np.random.default_rng(rounds)
+    ordered = np.sort(rng.normal(size=(1, rounds)), axis=1)
+    quick = resample._resampled_medians(ordered, np.zeros((20000, 1), dtype=np.int64), rng)[:, 0]
+    plain = np.median(ordered[0][rng.integers(0, rounds, (20000, rounds))], axis=1)
+    assert stats.ks_2samp(np.round(quick, 9), np.round(plain, 9)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("processes", [3, 5, 10])
+def test_the_spread_is_that_of_student_s_t(processes: int) -> None:
+    """The replicates' standard deviation is t over z times the standard error of the mean of processes."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(0, 1, (processes, 1)) + rng.normal(0, 0.2, (processes, 7))
+    draws = resample.replicates([values], 4000, rng)[:, 0]
+    error = np.median(values, axis=1).std(ddof=1) / np.sqrt(processes)
+    wanted = error * stats.t.ppf(0.975, processes - 1) / stats.norm.ppf(0.975)
+    assert draws.std() == pytest.approx(wanted, rel=0.01)
+    assert draws.mean() == pytest.approx(resample.estimate(values), abs=4 * wanted / np.sqrt(4000))
+
+
+def test_processes_are_drawn_together_at_all_points() -> None:
+    """What a process has in common along the curve stays common in a replicate."""
+    rng = np.random.default_rng(1)
+    shift = rng.normal(0, 1, (6, 1))
+    points = [shift + rng.normal(0, 0.01, (6, 5)) for _ in range(3)]
+    draws = resample.replicates(points, 1000, rng)
+    assert np.corrcoef(draws.T).min() > 0.99
+
+
+def test_no_spread_gives_no_spread() -> None:
+    """Identical rounds give identical replicates, and no point gives no column."""
+    rng = np.random.default_rng(2)
+    assert np.all(resample.replicates([np.full((3, 4), 0.5)], 10, rng) == 0.5)
+    assert np.all(resample.replicates([np.full((1, 1), 0.5)], 10, rng) == 0.5)
+    assert resample.replicates([], 10, rng).shape == (10, 0)
+
+
+def test_the_spline_errs_least_between_octaves() -> None:
+    """On random laws launch + c·N², root mean square error of log2 N*: spline < monotone cubic < lines."""
+    rng = np.random.default_rng(0)
+    x = np.arange(6.0, 15.0)
+    spline, lines = [], []
+    for _ in range(400):
+        launch, slope, at = rng.uniform(1.3, 3), rng.uniform(0.2, 0.7), rng.uniform(8, 12)
+        work = (launch - 1) / (1 - slope) * 4.0 ** (x - at)
+        y = np.log((1 + work) / (launch + slope * work))
+        k = int(np.flatnonzero((y[:-1] < 0) & (y[1:] > 0))[0])
+        spline.append(resample.crossings(x, y[None], k, k + 1)[0] - at)
+        lines.append(x[k] - y[k] / (y[k + 1] - y[k]) - at)
+    rms = [float(np.sqrt(np.mean(np.square(errors)))) for errors in (spline, lines)]
+    assert rms[0] < np.log2(1.004)
+    assert rms[1] > np.log2(1.02)
+
+
+def test_crossings_stay_in_their_bracket() -> None:
+    """Also for wild curves, several crossings, two points, or none at all."""
+    rng = np.random.default_rng(3)
+    x = np.array([6.0, 7.0, 9.0, 10.0, 13.0])
+    draws = rng.normal(size=(500, 5)) * np.array([10, 0.1, 5, 0.01, 100])
+    for low, high in ((0, 1), (1, 3), (0, 4)):
+        found = resample.crossings(x, draws, low, high, rng)
+        none = np.all(draws[:, low : high + 1] > 0, axis=1) | np.all(draws[:, low : high + 1] <= 0, axis=1)
+        assert np.array_equal(np.isnan(found), none)
+        assert np.all((found[~none] >= x[low]) & (found[~none] <= x[high]))
+    assert resample.crossings(np.array([6.0, 8.0]), np.array([[-1.0, 1.0]]), 0, 1)[0] == pytest.approx(7.0)
