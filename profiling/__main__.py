@@ -157,19 +157,19 @@ def import_(
 
     It becomes a run of its own in the data folder.
     """
-    from profiling.importers import import_file
+    from profiling.importers import import_runs
     from profiling.store import RunWriter, now, run_path
 
-    found = import_file(file)
-    path = run_path(_data_dir(data) / "runs", found.run_id)
-    with RunWriter.create(path, found.header) as writer:
-        for environment in found.environments[1:]:
-            writer.append_environment(environment)
-        writer.append(found.measurements)
-        writer.end("finished", found.end.at if found.end else now())
-    for problem in found.problems:
-        print(f"note: {problem}")
-    print(f"{path}: {len(found.measurements)} cases")
+    for found in import_runs(file):
+        path = run_path(_data_dir(data) / "runs", found.run_id)
+        with RunWriter.create(path, found.header) as writer:
+            for environment in found.environments[1:]:
+                writer.append_environment(environment)
+            writer.append(found.measurements)
+            writer.end("finished", found.end.at if found.end else now())
+        for problem in found.problems:
+            print(f"note: {problem}")
+        print(f"{path}: {len(found.measurements)} cases")
 
 
 @app.command()
@@ -250,7 +250,7 @@ def crossover(
 
     for name in (baseline, candidate):
         split_backend(name)
-    loaded = [_load(name, data) for name in runs]
+    loaded = [run for name in runs for run in _load_all(name, data)]
     found = crossovers(
         frame(loaded),
         samples_frame(loaded),
@@ -317,20 +317,28 @@ def _data_dir(data: Path | None) -> Path:
 
 
 def _load(name: str, data: Path | None) -> Run:
-    """A run by its file, by its id below the data folder, or from a comparison CSV."""
-    from profiling.importers import import_file
-    from profiling.store import RUN_FOLDERS, load_run
+    """The one run that a name stands for, see `_load_all`."""
+    found = _load_all(name, data)
+    if len(found) > 1:
+        _reject(f"{name}: holds {len(found)} runs where one is expected: import it, and name one by its id")
+    return found[0]
+
+
+def _load_all(name: str, data: Path | None) -> list[Run]:
+    """The runs of a run file or a comparison CSV, or the one with that id below the data folder."""
+    from profiling.importers import import_runs
+    from profiling.store import RUN_FOLDERS
 
     path = Path(name)
-    if not path.suffix and not path.exists():
+    if not path.exists() and path.suffix not in (".jsonl", ".csv"):
         places = [_data_dir(data) / folder / f"{name}.jsonl" for folder in RUN_FOLDERS]
         path = next((place for place in places if place.exists()), None)
         if path is None:
             _reject(f"{name}: no such file, and no run of that id below {_data_dir(data)}")
-    loaded = load_run(path) if path.suffix == ".jsonl" else import_file(path)
-    for problem in loaded.problems:
+    found = import_runs(path)
+    for problem in (problem for run in found for problem in run.problems):
         print(f"{path}: {problem}", file=sys.stderr)
-    return loaded
+    return found
 
 
 def _reject(message: str) -> NoReturn:

@@ -27,6 +27,8 @@ from profiling.measure.lock import device_lock
 from profiling.records import Environment, Run, RunHeader
 from profiling.store import RunWriter, load_run, now, run_path
 
+EXECUTORS = ("local",)
+
 
 class Request(NamedTuple):
     """What was asked for on the command line."""
@@ -65,6 +67,8 @@ def run(request: Request, console: Console | None = None) -> Result:
     old = None if request.resume is None else load_run(request.resume)
     if old is not None and request.run_id is not None:
         raise InputError("--run-id names a new run and --resume goes on with an old one: give one of them")
+    if request.executor not in EXECUTORS:
+        raise InputError(f"--executor {request.executor}: must be one of {', '.join(EXECUTORS)}")
     sweep = _sweep(request, old)
     cases = _cases(sweep, request.backends)
     device = _device(request, old)
@@ -103,7 +107,6 @@ def run(request: Request, console: Console | None = None) -> Result:
             writer=writer,
             environment=number,
             progress=progress,
-            execute=_executor(request.executor, client),
         )
     return _result(load_run(path), path, status)
 
@@ -179,12 +182,6 @@ def _writer(
         pid=os.getpid(),
     )
     return RunWriter.create(path, header), 0
-
-
-def _executor(name: str, client: Client) -> sweeps.Executor:
-    if name == "local":
-        return sweeps.in_turn
-    raise InputError(f"--executor {name!r} is not known: must be local")
 
 
 def _nothing_left(old: Run, path: Path) -> Result:

@@ -130,6 +130,9 @@ def _naive(case: Case) -> Backend:
 
     if case.backend == "naive":
         return Backend(forward, forward_lse, ours=True)
+    if case.direction == "bwd":
+        # One forward, many backwards: the compiler must not reuse the saved tensors' memory.
+        torch._functorch.config.donated_buffer = False  # pyright: ignore[reportPrivateUsage]
     # fullgraph: past its recompile limit the compiler would otherwise fall back to eager in silence.
     return Backend(torch.compile(forward, fullgraph=True, dynamic=False), None, ours=True)
 

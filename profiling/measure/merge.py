@@ -41,6 +41,7 @@ def merge(
     at = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
     shared = _block_flags(attempts)
     results = [attempt.result for attempt in attempts if attempt.result is not None]
+    floors = results[0].floor_ms if results else {}
     rows = []
     for index, case in enumerate(block):
         tries = [(a, a.outcomes[index]) for a in attempts if index in a.outcomes]
@@ -53,7 +54,13 @@ def merge(
             reason = f"in process {bad[0].process}: {reason}"
         samples = tuple(sample for _, outcome in tries for sample in outcome.samples)
         found = tuple(
-            summary(clock, samples, _note(clock, [outcome for _, outcome in tries]), failed=status != "ok")
+            summary(
+                clock,
+                samples,
+                _note(clock, [outcome for _, outcome in tries]),
+                failed=status != "ok",
+                floor_ms=floors.get(clock, 0.0),
+            )
             for clock in clocks
         )
         rows.append(
@@ -79,15 +86,20 @@ def merge(
                 tensor_errors=first.tensor_errors,
                 gpu_before=results[0].gpu_before if results else None,
                 gpu_after=results[-1].gpu_after if results else None,
-                flags=_flags(found, samples, results, shared) if status == "ok" else (),
+                flags=tuple(shared) if status == "ok" else (),
                 measured_at=at,
             )
         )
     return rows
 
 
-def summary(clock: str, samples: Sequence[Sample], note: ClockNote | None, *, failed: bool) -> ClockResult:
-    """Quantiles of a clock over all samples of all processes; without samples, or failed, none."""
+def summary(
+    clock: str, samples: Sequence[Sample], note: ClockNote | None, *, failed: bool, floor_ms: float = 0.0
+) -> ClockResult:
+    """Quantiles of a clock over all samples of all processes; without samples, or failed, none.
+
+    `floor_ms` is what the clock reads for a call that does nothing.
+    """
     own = [sample for sample in samples if sample.clock == clock]
     if note is not None and note.status != "ok":
         return ClockResult(clock=clock, status=note.status, reason=note.reason)
@@ -103,6 +115,7 @@ def summary(clock: str, samples: Sequence[Sample], note: ClockNote | None, *, fa
         n_samples=len(own),
         n_rounds=len({(sample.process, sample.round) for sample in own}),
         n_processes=len({sample.process for sample in own}),
+        flags=_clock_flags(own, float(p50), floor_ms),
     )
 
 
@@ -124,27 +137,17 @@ def _block_flags(attempts: Sequence[Attempt]) -> list[str]:
     return flags
 
 
-def _flags(
-    clocks: Sequence[ClockResult],
-    samples: Sequence[Sample],
-    results: Sequence[BlockResult],
-    shared: Sequence[str],
-) -> tuple[str, ...]:
-    flags = list(shared)
-    floors = results[0].floor_ms if results else {}
-    if any(_noisy(clock.clock, samples) for clock in clocks):
+def _clock_flags(own: Sequence[Sample], p50_ms: float, floor_ms: float) -> tuple[str, ...]:
+    """Flags of one clock of one case."""
+    flags = []
+    if _noisy([sample.ms for sample in own]):
         flags.append("noisy")
-    if any(
-        clock.latency_p50_ms is not None
-        and clock.latency_p50_ms < FLOOR_FACTOR * floors.get(clock.clock, 0.0)
-        for clock in clocks
-    ):
+    if p50_ms < FLOOR_FACTOR * floor_ms:
         flags.append("timer_limited")
     return tuple(flags)
 
 
-def _noisy(clock: str, samples: Sequence[Sample]) -> bool:
-    times = [sample.ms for sample in samples if sample.clock == clock]
+def _noisy(times: Sequence[float]) -> bool:
     if len(times) < 4:
         return False
     low, middle, high = np.quantile(times, [0.25, 0.5, 0.75])

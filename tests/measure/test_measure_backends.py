@@ -19,6 +19,8 @@ CPU = torch.device("cpu")
 
 @pytest.mark.usefixtures("no_grad")
 class TestResolve:
+    """From names to implementations, or to the reason why not."""
+
     @pytest.mark.parametrize("name", [n for n in CPU_BACKENDS if n != "naive_compiled"])
     @pytest.mark.parametrize("causal", [False, True])
     def test_cpu_backends_compute_attention(self, make_case, name, causal):
@@ -74,6 +76,8 @@ class TestResolve:
 
 @pytest.mark.usefixtures("no_grad")
 class TestBind:
+    """What one call does, by direction."""
+
     def test_directions(self, make_case):
         """`fwd` gives the output; `bwd` and `fwd_bwd` the same three gradients, as often as called."""
         case = make_case(direction="bwd", causal=True)
@@ -96,6 +100,8 @@ class TestBind:
 
 
 class TestInputs:
+    """Seeds, gradients and copies."""
+
     def test_the_same_for_all_processes(self, make_case):
         """The seed alone decides the values; another seed gives others."""
         case = make_case(direction="bwd", dtype="bf16")
@@ -129,6 +135,8 @@ class TestInputs:
 
 @pytest.mark.usefixtures("no_grad")
 class TestWhatRan:
+    """The names of kernels and tiles."""
+
     def test_sdpa_names_its_operator(self, make_case):
         """The fused operator that answered is named; without one it is `math`."""
         for name, expected in (("sdpa_flash", "scaled_dot_product_flash_attention"), ("sdpa_math", "math")):

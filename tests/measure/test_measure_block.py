@@ -16,11 +16,13 @@ CLOCKS = ("wall", "pipelined")
 
 @pytest.fixture
 def bench(no_grad):
+    """A worker's bench on this CPU: two rounds, no memory measurement."""
     protocol = Protocol(rounds=2, samples_per_round=2, warmup_ms=0, memory=False)
     return Bench(CPU, 1, protocol, Telemetry(""))
 
 
 def measure(bench, cases, first=True, check=True, stages=None):
+    """The outcomes of cases in one block; `stages` hears each step."""
     request = BlockRequest(cases=tuple(cases), clocks=CLOCKS, first=first, check=check)
     heard = [] if stages is None else stages
     return bench.measure(request, lambda index, name: heard.append((index, name))).outcomes
@@ -227,6 +229,8 @@ def test_gqa_and_unequal_lengths(bench, make_case):
 
 
 class TestClassify:
+    """From exceptions to statuses."""
+
     @pytest.mark.parametrize(
         ("error", "ours", "status", "fatal"),
         [

@@ -1,6 +1,5 @@
 """The parent's side: whatever a worker does, every case of a block gets a row, and the right one."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +68,7 @@ class Spawner:
         self.started = []
 
     def __call__(self, device, process, protocol):
+        """Start a stand-in worker."""
         worker = Worker(device, process, protocol, command=(sys.executable, "-c", SCRIPT))
         self.started.append(process)
         return worker
@@ -76,16 +76,19 @@ class Spawner:
 
 @pytest.fixture
 def spawn():
+    """A fresh `Spawner`."""
     return Spawner()
 
 
 def measure(block, spawn, **protocol):
+    """The rows of a block, by a client with stand-in workers."""
     with Client("cpu", Protocol(**protocol), ("wall",), spawn=spawn) as client:
         assert client.start() == ENVIRONMENT
         return client.measure(block)
 
 
 def block_of(make_case, *backends):
+    """Cases of one shape; a name but `naive` is what the stand-in does to it."""
     return [make_case(backend=name if name == "naive" else f"x:{name}") for name in backends]
 
 
@@ -146,16 +149,16 @@ def test_a_reference_that_kills_is_left_out(make_case, spawn):
 
 def test_a_refusal_reaches_the_user(spawn):
     """No such device is one sentence, not a row and not a traceback."""
-    with Client("cuda:7", Protocol(), ("wall",), spawn=spawn) as client:
-        with pytest.raises(InputError, match="there is no cuda:7"):
-            client.start()
+    client = Client("cuda:7", Protocol(), ("wall",), spawn=spawn)
+    with client, pytest.raises(InputError, match="there is no cuda:7"):
+        client.start()
 
 
 def test_a_worker_that_cannot_start_shows_its_last_words(spawn):
     """What a broken installation printed last is in the sentence."""
-    with Client("cuda:8", Protocol(), ("wall",), spawn=spawn) as client:
-        with pytest.raises(InputError, match="ImportError: something is broken"):
-            client.start()
+    client = Client("cuda:8", Protocol(), ("wall",), spawn=spawn)
+    with client, pytest.raises(InputError, match="ImportError: something is broken"):
+        client.start()
 
 
 def test_progress_hears_of_cases(make_case, spawn):
@@ -205,14 +208,7 @@ def test_no_torch_in_the_parent():
         "print([m for m in ('torch', 'fa_core', 'streamlit', 'triton', 'pandas') if m in sys.modules])"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=root,
-        env=dict(os.environ),
-        check=True,
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
     assert done.stdout.strip() == "[]"
 
 

@@ -11,6 +11,8 @@ CUDA = torch.device("cpu")  # the pretended GPU's tensors stay here
 
 
 class TestCpu:
+    """The host's own clock."""
+
     def test_wall_takes_samples_times_calls(self):
         """A sample of `wall` is one number, whatever the number of calls behind it."""
         made = []
@@ -39,6 +41,8 @@ class TestCpu:
 
 
 class TestWarmUp:
+    """The estimate that plans everything else."""
+
     def test_calls_once_at_least(self):
         """A warm-up of no length is still one call: without it nothing could be planned."""
         made = []
@@ -61,6 +65,8 @@ class TestWarmUp:
 
 
 class TestCuda:
+    """The GPU's clocks, on a pretended GPU."""
+
     def test_cold_times_each_call_between_its_own_events(self, gpu):
         """The `device` clock reads the call alone, not the flush before it nor the others."""
         timer = CudaTimer(CUDA)
@@ -126,6 +132,8 @@ class TestCuda:
 
 @pytest.mark.gpu
 class TestOnAGpu:
+    """The same on a real one."""
+
     def test_device_clock_sees_less_than_wall(self):
         """A tiny kernel takes less on the device than with its launch; both are positive."""
         device = torch.device("cuda:0")

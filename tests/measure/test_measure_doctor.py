@@ -6,6 +6,7 @@ from profiling.measure import doctor
 
 
 def findings():
+    """What the doctor finds here, by name."""
     return {finding.what: finding for finding in doctor.examine()}
 
 

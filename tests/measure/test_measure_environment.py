@@ -22,6 +22,8 @@ HERE = Environment(device_kind="cpu", device_name="a CPU")
 
 
 class TestArguments:
+    """The recorded command line."""
+
     @pytest.mark.parametrize(
         ("word", "kept"),
         [
@@ -54,8 +56,12 @@ class TestArguments:
 
 
 class TestGit:
+    """The recorded commit."""
+
     @pytest.fixture
     def checkout(self, tmp_path):
+        """A repository with one commit."""
+
         def git(*arguments):
             identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
             subprocess.run(

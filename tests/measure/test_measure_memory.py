@@ -14,6 +14,8 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resets 
 
 @LINUX
 class TestChild:
+    """Peaks of child processes."""
+
     def test_naive_holds_its_scores(self, make_case, stand_ins):
         """The peak of a forward is the model's within a tenth: two N x N matrices and the output."""
         case = make_case(seq_len_q=1024, seq_len_k=1024, heads=4, kv_heads=4)
@@ -31,6 +33,8 @@ class TestChild:
 
 
 class TestShortage:
+    """What is refused before it is tried."""
+
     def test_scores_beyond_memory(self, make_case):
         """A score matrix of petabytes is predicted, in every backend that may hold one."""
         shape = {"seq_len_q": 2**24, "seq_len_k": 2**24}
@@ -56,6 +60,8 @@ class TestShortage:
 
 
 class TestCuda:
+    """The allocator's peak."""
+
     @pytest.mark.parametrize(("direction", "retained"), [("fwd", 100), ("bwd", 100)])
     def test_peak_is_above_what_was_there(self, make_case, monkeypatch, no_grad, direction, retained):
         """The allocator's peak minus the value before it; retained is what is held after the forward."""

@@ -13,16 +13,19 @@ NOW = datetime(2026, 11, 29, 12, 0, 1, tzinfo=UTC)
 
 
 def samples(process, times, clock="wall"):
+    """Samples of one process, two a round."""
     return tuple(
         Sample(clock=clock, process=process, round=i // 2, order=0, ms=ms) for i, ms in enumerate(times)
     )
 
 
 def attempt(process, *outcomes, **result):
+    """One process' outcomes of a block."""
     return Attempt(process, dict(enumerate(outcomes)), BlockResult(outcomes=outcomes, **result))
 
 
 def merged(block, *attempts, clocks=("wall",)):
+    """The rows that attempts make."""
     return merge(block, attempts, clocks, {"naive": "abc"}, NOW)
 
 
@@ -97,9 +100,12 @@ def test_a_remark_stays_with_its_clock(make_case):
 
 
 class TestFlags:
+    """What makes a row suspicious."""
+
     def row(self, make_case, times=(1.0, 1.0, 1.0, 1.0), **result):
+        """The flags of one case measured in one process: of the case, then of its clock."""
         (row,) = merged([make_case()], attempt(0, Outcome(samples=samples(0, times)), **result))
-        return row.flags
+        return row.flags + row.clocks[0].flags
 
     def test_none(self, make_case):
         """Steady samples, steady clocks, a cool GPU: no flag."""
@@ -113,6 +119,13 @@ class TestFlags:
     def test_timer_limited(self, make_case):
         """A latency near what the clock reads for nothing says little."""
         assert self.row(make_case, floor_ms={"wall": 0.5}) == ("timer_limited",)
+
+    def test_a_clock_keeps_its_flags_to_itself(self, make_case):
+        """Noise on one clock says nothing of another."""
+        quiet = tuple(x.model_copy(update={"clock": "device"}) for x in samples(0, [1.0] * 4))
+        both = Outcome(samples=(*samples(0, [1.0, 1.3, 1.0, 1.3]), *quiet))
+        (row,) = merge([make_case()], [attempt(0, both)], ("wall", "device"), {})
+        assert [clock.flags for clock in row.clocks] == [("noisy",), ()]
 
     def test_clock_drift(self, make_case):
         """SM clocks more than three per cent apart are not compared without a flag."""

@@ -50,7 +50,10 @@ def test_pairs_are_few_distinct_and_the_same_again(make_case):
 
 @pytest.mark.usefixtures("no_grad")
 class TestCompare:
+    """Errors, and the rule."""
+
     def errors(self, case, spoil=lambda results: results):
+        """Error and verdict by tensor; `spoil` may damage the results first."""
         inputs = make_inputs(case, CPU, 0)
         backend = resolve(case, CPU)
         out, lse = backend.forward_lse(*inputs[:3])

@@ -1,3 +1,4 @@
+# ruff: noqa: D102 - the stand-in has NVML's own names
 """NVML: the right device, every field optional, and no exception whatever the driver says."""
 
 import sys

@@ -14,12 +14,15 @@ LARGE = 2**40
 
 
 def visitor(case, timer, clocks, keep_bytes=LARGE):
+    """A case warmed up on CPU tensors."""
     inputs = make_inputs(case, CPU, 0)
     return Visitor(case, resolve(case, CPU), inputs, timer, PROTOCOL, clocks, keep_bytes)
 
 
 @pytest.mark.usefixtures("no_grad")
 class TestVisit:
+    """Samples, graphs and what is held."""
+
     @pytest.mark.parametrize("direction", ["fwd", "bwd", "fwd_bwd"])
     def test_cpu_clocks(self, make_case, direction):
         """Each clock of a CPU gets its samples, in every direction."""

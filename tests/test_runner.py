@@ -1,0 +1,230 @@
+"""One run from request to file, with stand-in workers: refusals, resume, interruption."""
+
+import io
+from typing import ClassVar
+
+import pytest
+from rich.console import Console
+
+from profiling import runner
+from profiling.case import InputError, Sweep
+from profiling.records import Measurement
+from profiling.runner import Request
+from profiling.store import RunWriter, load_run
+from tests.synthetic import synthetic_environment
+
+SWEEP = """
+name = "tiny"
+[protocol]
+clocks = ["wall", "device"]
+processes = 1
+[[group]]
+backends = ["naive", "naive/fill", "tiled"]
+seq_len = [16, 32]
+head_dim = [8]
+"""
+
+
+class StandIn:
+    """Measures without workers. `environment` is where it claims to run, `stop_at` the N of its Ctrl-C."""
+
+    environment = synthetic_environment(device_kind="cpu", device_name="stand-in", git_commit="")
+    stop_at = None
+    measured: ClassVar[list] = []
+
+    def __init__(self, device, protocol, clocks, **options):
+        self.clocks = clocks
+
+    def start(self):
+        """The environment."""
+        return self.environment
+
+    def measure(self, block):
+        """A row for each case."""
+        if block[0].seq_len_q == self.stop_at:
+            raise KeyboardInterrupt
+        self.measured.extend(block)
+        return [Measurement(case=case, status="ok") for case in block]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """The stand-in in the client's place, and locks in a folder of their own."""
+    fresh = type("Fresh", (StandIn,), {"measured": []})
+    monkeypatch.setattr(runner, "Client", fresh)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    return fresh
+
+
+@pytest.fixture
+def request_run(tmp_path):
+    """Starts a run of the tiny sweep on the CPU; keywords replace parts of the request."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(SWEEP)
+
+    def start(**fields):
+        default = {"sweep": path, "device": "cpu", "out": tmp_path / "runs", "argv": ("flashscope", "run")}
+        return runner.run(Request(**(default | fields)), Console(file=io.StringIO()))
+
+    return start
+
+
+def test_a_run_from_start_to_end(stand_in, request_run):
+    """The file holds header, rows and end; the header says what was planned, where and by whom."""
+    result = request_run(run_id="mine", label="hello")
+    assert (result.path.name, result.status, result.n_rows, result.n_planned) == (
+        "mine.jsonl",
+        "finished",
+        6,
+        6,
+    )
+    run = load_run(result.path)
+    assert run.header.label == "hello"
+    assert run.header.planned_cases == 6
+    assert run.header.pid is not None
+    assert run.header.clocks == ("wall",)
+    assert Sweep.model_validate(run.header.sweep).cases() == [m.case for m in run.measurements]
+    assert run.environments[0].argv == ("flashscope", "run")
+    assert run.end.status == "finished"
+
+
+def test_ids_name_date_sweep_and_device(stand_in, request_run):
+    """Without --run-id the name says when, what and on what."""
+    assert request_run().path.stem.endswith("Z-tiny-cpu")
+
+
+def test_backends_filter(stand_in, request_run):
+    """--backends keeps some; a variant is a backend of its own."""
+    result = request_run(backends=("naive/fill",))
+    assert result.n_planned == result.n_rows == 2
+    assert {(case.backend, case.variant) for case in stand_in.measured} == {("naive", "fill")}
+
+
+def test_interrupted_and_resumed(stand_in, request_run):
+    """What is left is measured, what is there is kept; the same set of cases, none twice."""
+    stand_in.stop_at = 32
+    first = request_run(run_id="r")
+    assert (first.status, first.n_rows, first.n_planned) == ("interrupted", 3, 6)
+    stand_in.stop_at = None
+    stand_in.measured.clear()
+    second = request_run(resume=first.path)
+    assert (second.status, second.n_rows) == ("finished", 6)
+    assert {case.seq_len_q for case in stand_in.measured} == {32}
+    run = load_run(first.path)
+    assert run.problems == ()
+    assert len({m.case for m in run.measurements}) == len(run.measurements) == 6
+    assert run.header.created_at == load_run(second.path).header.created_at
+
+
+def test_resume_finds_sweep_and_device_in_the_file(stand_in, request_run):
+    """`run --resume FILE` alone goes on with what the file says."""
+    stand_in.stop_at = 32
+    first = request_run(run_id="r")
+    stand_in.stop_at = None
+    assert request_run(sweep=None, device=None, resume=first.path).status == "finished"
+
+
+def test_resuming_a_finished_run_does_nothing(stand_in, request_run):
+    """Nothing is left: no worker starts, the file is as it was."""
+    first = request_run(run_id="r")
+    before = first.path.read_bytes()
+    stand_in.measured.clear()
+    assert request_run(resume=first.path).status == "finished"
+    assert stand_in.measured == []
+    assert first.path.read_bytes() == before
+
+
+def test_resuming_a_killed_run_with_all_its_rows_ends_it(stand_in, request_run):
+    """Killed between the last row and the end: only the end is missing."""
+    first = request_run(run_id="r")
+    lines = first.path.read_bytes().splitlines(keepends=True)
+    first.path.write_bytes(b"".join(lines[:-1]))
+    assert request_run(resume=first.path).status == "finished"
+    assert load_run(first.path).end.status == "finished"
+
+
+def test_a_torn_file_is_resumed_and_the_tear_is_told(stand_in, request_run, tmp_path):
+    """A line cut by SIGKILL is measured again."""
+    stand_in.stop_at = 32
+    first = request_run(run_id="r")
+    lines = first.path.read_bytes().splitlines(keepends=True)
+    first.path.write_bytes(b"".join(lines[:3]) + lines[3][:40])
+    stand_in.stop_at = None
+    assert request_run(resume=first.path).n_rows == 6
+    assert load_run(first.path).problems == ()
+
+
+def test_resume_elsewhere_needs_force(stand_in, request_run):
+    """Other versions are refused and leave the file untouched; forced, each row says where it was made."""
+    stand_in.stop_at = 32
+    first = request_run(run_id="r")
+    before = first.path.read_bytes()
+    stand_in.stop_at = None
+    stand_in.environment = stand_in.environment.model_copy(update={"torch_version": "9.9"})
+    with pytest.raises(InputError, match="torch_version"):
+        request_run(resume=first.path)
+    assert first.path.read_bytes() == before
+    request_run(resume=first.path, force_resume=True)
+    run = load_run(first.path)
+    assert [run.environments[m.environment].torch_version for m in run.measurements] == ["2.11.0"] * 3 + [
+        "9.9"
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"device": "tpu"}, "must be cpu or cuda:0"),
+        ({"backends": ("flash",)}, "is not in sweep tiny, which has naive, naive/fill, tiled"),
+        ({"backends": ("nonsense",)}, "unknown backend 'nonsense'"),
+        ({"run_id": "../x"}, "cannot name a file"),
+        ({"sweep": None}, "no sweep"),
+        ({"git_commit": "main"}, "7 to 40 hex digits"),
+        ({"executor": "slurm"}, "--executor"),
+    ],
+)
+def test_rejected_requests_leave_no_file(stand_in, request_run, tmp_path, fields, message):
+    """What cannot be is one sentence, before anything is measured or written."""
+    with pytest.raises(InputError, match=message):
+        request_run(**fields)
+    assert list((tmp_path / "runs").glob("*")) == []
+    assert stand_in.measured == []
+
+
+def test_an_existing_file_is_never_overwritten(stand_in, request_run):
+    """A second run of that name is refused and told of --resume."""
+    first = request_run(run_id="r")
+    before = first.path.read_bytes()
+    with pytest.raises(InputError, match="--resume"):
+        request_run(run_id="r")
+    assert first.path.read_bytes() == before
+
+
+def test_resume_and_run_id_exclude_each_other(stand_in, request_run):
+    """A resumed run has its name already."""
+    first = request_run(run_id="r")
+    with pytest.raises(InputError, match="--run-id"):
+        request_run(run_id="s", resume=first.path)
+
+
+def test_out_must_be_a_folder(stand_in, request_run, tmp_path):
+    """A file in the folder's place is refused."""
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"folder|Not a directory"):
+        request_run(out=tmp_path / "file")
+
+
+def test_a_header_without_a_sweep_cannot_be_resumed_alone(stand_in, request_run, tmp_path):
+    """An imported run says nothing of a sweep: it must be named."""
+    first = request_run(run_id="r")
+    header = load_run(first.path).header.model_copy(update={"sweep": {}, "run_id": "s"})
+    other = tmp_path / "s.jsonl"
+    RunWriter.create(other, header).close()
+    with pytest.raises(InputError, match="no sweep to go on with"):
+        request_run(sweep=None, resume=other)

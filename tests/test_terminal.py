@@ -1,0 +1,141 @@
+"""What the command line prints: whole, aligned, and honest about what is missing."""
+
+import os
+
+import pytest
+
+from profiling.analysis.crossover import crossovers
+from profiling.case import Case, InputError
+from profiling.records import ClockResult, Measurement, Run, RunHeader
+from profiling.store import RunInfo, frame, samples_frame
+from profiling.terminal import crossover_text, environment_line, is_alive, run_list, run_text, table
+from tests.synthetic import synthetic_environment, synthetic_measurement
+
+SHAPE = {"head_dim": 64, "head_dim_v": 64, "heads": 16, "kv_heads": 16}
+BAD = Measurement(
+    case=Case(backend="naive", seq_len_q=2**17, seq_len_k=2**17, **SHAPE),
+    status="oom",
+    reason="no room",
+    clocks=(ClockResult(clock="wall", status="oom", reason="no room"),),
+)
+
+
+def a_run(*measurements):
+    """A run of these measurements on two clocks."""
+    header = RunHeader(
+        run_id="r",
+        created_at="2026-11-29T00:00:00Z",
+        label="a label",
+        environment=synthetic_environment(git_clean=False),
+        clocks=("wall", "device"),
+    )
+    return Run(header, measurements, (header.environment,))
+
+
+def test_columns_are_aligned():
+    """Each column starts at one place; nothing trails."""
+    text = table(("a", "b"), [("long word", "x"), ("s", "")])
+    assert text.splitlines() == ["a          b", "long word  x", "s"]
+
+
+def test_an_empty_table_has_its_header():
+    """Without rows there is the header alone."""
+    assert table(("a", "b"), []) == "a  b"
+
+
+class TestRunText:
+    """`flashscope show`."""
+
+    def test_cases_with_their_numbers(self):
+        """Environment, then a line per case; a failure has its reason and no number."""
+        good = synthetic_measurement(Case(backend="flash", seq_len_q=1024, seq_len_k=1024, **SHAPE))
+        lines = run_text(a_run(good, BAD)).splitlines()
+        assert lines[0] == "r, 2026-11-29T00:00:00Z, a label"
+        assert "NVIDIA H200" in lines[1]
+        assert "uncommitted changes" in lines[1]
+        assert lines[3].startswith("case")
+        assert lines[4].startswith("flash fwd bf16")
+        assert lines[4].endswith("ok")
+        assert lines[5].endswith("oom: no room")
+        assert "ms" not in lines[5]
+
+    def test_a_clock_of_choice(self):
+        """The first clock by default, another by name; one that is not there is refused."""
+        run = a_run(BAD)
+        assert "wall p50" in run_text(run)
+        assert "device p50" in run_text(run, "device")
+        with pytest.raises(InputError, match="must be one of wall, device"):
+            run_text(run, "graph")
+
+    def test_an_empty_run(self):
+        """A run without rows can be shown."""
+        assert "case" in run_text(a_run())
+
+
+def test_environment_without_git():
+    """What is not known is said to be unknown, or left out."""
+    line = environment_line(synthetic_environment(git_commit="", driver_version=""))
+    assert "commit unknown" in line
+    assert "driver" not in line
+
+
+class TestRunList:
+    """`flashscope list`."""
+
+    def info(self, tmp_path, **fields):
+        """A run's summary; fields replace its defaults."""
+        default = {
+            "path": tmp_path / "r.jsonl",
+            "run_id": "r",
+            "device_name": "a GPU",
+            "created_at": "now",
+            "label": "",
+            "n_cases": 3,
+            "n_by_status": {"ok": 2, "oom": 1},
+            "planned_cases": 5,
+        }
+        return RunInfo(**(default | fields))
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"end_status": "finished"}, "finished"),
+            ({"end_status": "interrupted"}, "interrupted"),
+            ({"pid": os.getpid()}, f"running (pid {os.getpid()})"),
+            ({"pid": 2**22 + 1}, "killed: go on with --resume"),
+            ({}, "killed"),
+            ({"problem": "r.jsonl: not a run file"}, "not a run file"),
+        ],
+    )
+    def test_states(self, tmp_path, fields, said):
+        """Finished, interrupted, running, killed, unreadable: each is told apart."""
+        assert said in run_list([self.info(tmp_path, **fields)])
+
+    def test_counts(self, tmp_path):
+        """Rows of planned ones, and how many of them failed how."""
+        assert "3 of 5 cases, 1 oom" in run_list([self.info(tmp_path)])
+
+
+def test_is_alive():
+    """This process lives; none, and one beyond the system's largest, do not."""
+    assert is_alive(os.getpid())
+    assert not is_alive(None)
+    assert not is_alive(2**22 + 1)
+
+
+def test_crossover_text_names_slice_clock_and_verdict():
+    """A crossover comes with its slice, its clock, N* and the sentence that explains it."""
+    lengths = [2**i for i in range(6, 14)]
+    run = a_run(
+        *(
+            synthetic_measurement(Case(backend=b, seq_len_q=n, seq_len_k=n, **SHAPE))
+            for n in lengths
+            for b in ("naive", "flash")
+        )
+    )
+    (found,) = crossovers(frame(run), samples_frame(run), clock="device", replicates=100)
+    text = crossover_text(found)
+    assert text.startswith("fwd bf16 B1 H16 d64 on NVIDIA H200, device clock: ")
+    assert found.verdict in text
+    assert found.why in text
+    assert ("N* = " in text) == (found.crossover_seq_len is not None)
