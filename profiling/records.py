@@ -124,6 +124,7 @@ class ClockResult(_Record):
     n_samples: int | None = None
     n_rounds: int | None = None
     n_processes: int | None = None
+    flags: tuple[str, ...] = ()  # of this clock alone: `noisy`, `timer_limited`
 
 
 class TensorError(_Record):
@@ -172,7 +173,7 @@ class Measurement(_Record):
     dram_write_bytes: int | None = None
     gpu_before: GpuState | None = None
     gpu_after: GpuState | None = None
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # of the case on every clock: `thermal`, `clock_drift`
     measured_at: str = ""  # UTC, ISO 8601, ends in Z
     environment: int = 0
 

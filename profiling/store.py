@@ -458,18 +458,18 @@ def _run_frame(run: Run) -> pd.DataFrame:
             hashes[m.case.backend] = kernel_hash(m.case.backend)
         at_hand = hashes[m.case.backend]
         stale = bool(m.kernel_hash) and bool(at_hand) and m.kernel_hash != at_hand
-        flags = [flag for flag in m.flags if flag != "stale_kernel"] + ["stale_kernel"] * stale
         shared = {
             **dict(zip(KEY_FIELDS, m.case.key, strict=True)),
             **{name: getattr(environment, name) for name in _FROM_ENVIRONMENT},
             **{name: getattr(m, name) for name in _FROM_MEASUREMENT},
             "run_id": run.run_id,
-            "flags": FLAG_SEPARATOR.join(flags),
         }
         for clock in _clocks(m, run.header.clocks):
             own = {name: getattr(clock, name) for name in _FROM_CLOCK}
             own["status"] = m.status if m.status != "ok" else clock.status
             own["reason"] = m.reason if m.status != "ok" else clock.reason or m.reason
+            flags = dict.fromkeys(flag for flag in (*m.flags, *clock.flags) if flag != "stale_kernel")
+            own["flags"] = FLAG_SEPARATOR.join([*flags, *["stale_kernel"] * stale])
             row = shared | own
             rows.append(tuple(row[name] for name in names))
             environment_of_row.append(m.environment)

@@ -47,7 +47,7 @@ _ENVIRONMENT = (
 )
 _CLOCK = ("latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "n_samples", "n_rounds", "n_processes")
 _PER_CASE = (
-    *("kernel", "block_m", "block_n", "flags", "peak_mem_bytes", "retained_mem_bytes", "mem_method"),
+    *("kernel", "block_m", "block_n", "peak_mem_bytes", "retained_mem_bytes", "mem_method"),
     *("energy_mj", "rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes"),
     *("kernel_hash", "measured_at"),
 )
@@ -384,19 +384,18 @@ def _measurement(
             clock=row["clock"],
             status=row["status"],
             reason=row["reason"],
+            flags=tuple(x for x in row["flags"].split(FLAG_SEPARATOR) if x and x != "stale_kernel"),
             **{name: row[name] for name in _CLOCK},
         )
         for row in rows
     )
-    flags = tuple(flag for flag in first["flags"].split(FLAG_SEPARATOR) if flag and flag != "stale_kernel")
     return Measurement(
         case=case,
         status=status,
         reason=reason,
         clocks=clocks,
-        flags=flags,
         environment=environments[tuple(first[name] for name in _ENVIRONMENT)],
-        **{name: first[name] for name in _PER_CASE if name != "flags"},
+        **{name: first[name] for name in _PER_CASE},
     )
 
 
