@@ -8,7 +8,7 @@ The replicates come from resampling processes and, within them, rounds (Davison 
 Methods and their Application, 1997, section 3.8). With few processes the plain bootstrap is too narrow:
 it misses the factor P/(P-1) and the heavier tail of Student's t, and it counts the rounds twice. So the
 spread of each point's replicates is scaled to what t with P-1 degrees of freedom says about the mean of P
-processes; tests/analysis/test_crossover.py checks the coverage that results.
+processes; tests/analysis/test_calibration.py checks the coverage that results.
 """
 
 from __future__ import annotations

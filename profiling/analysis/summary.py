@@ -174,17 +174,21 @@ def _speedups(
 def counts(frame: pd.DataFrame) -> tuple[dict[str, int], dict[str, int], int]:
     """Cases by status, cases by flag, and how many cases there are.
 
-    A case whose clocks differ counts by the first that is not `ok`.
+    A case whose clocks differ counts by the first that is not `ok`, and with every flag of any of them.
     """
     if frame.empty:
         return {}, {}, 0
     case = frame.groupby([*KEY_FIELDS, "run_id"], dropna=False, sort=False).ngroup()
-    bad_first = frame.assign(case=case, bad=frame["status"] != "ok").sort_values(
-        "bad", ascending=False, kind="stable"
-    )
-    cases = bad_first.drop_duplicates("case")
+    marked = frame[["status", "flags"]].assign(case=case, bad=frame["status"] != "ok")
+    cases = marked.sort_values("bad", ascending=False, kind="stable").drop_duplicates("case")
     statuses = Counter(cases["status"].tolist())
-    flags = Counter(flag for text in cases["flags"] for flag in str(text).split(";") if flag)
+    carried = {
+        (number, flag)
+        for number, text in zip(marked["case"], marked["flags"], strict=True)
+        for flag in str(text).split(";")
+        if flag
+    }
+    flags = Counter(flag for _, flag in sorted(carried))
     return dict(statuses), dict(flags), len(cases)
 
 

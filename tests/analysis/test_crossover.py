@@ -9,7 +9,6 @@ import dataclasses
 import json
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 import pytest
 from synthetic import (
@@ -24,9 +23,8 @@ from synthetic import (
 )
 
 from profiling.analysis.crossover import VERDICTS, Crossover, crossovers
-from profiling.analysis.pairing import timer_step
 from profiling.case import InputError
-from profiling.records import ClockResult, Measurement, Run, Sample
+from profiling.records import ClockResult, Measurement, Run
 from profiling.store import frame, samples_frame
 
 Values = Mapping[int, float | str]
@@ -291,122 +289,6 @@ def test_a_noisy_point_inside_a_crossing_widens_the_bracket() -> None:
     assert found.interval[0] < truth < found.interval[1]
 
 
-def quantised(run: Run, step_ms: float) -> Run:
-    """The run as a clock of that step would have seen it."""
-
-    def tick(sample: Sample) -> Sample:
-        return sample.model_copy(update={"ms": max(1, round(sample.ms / step_ms)) * step_ms})
-
-    changed = []
-    for m in run.measurements:
-        samples = tuple(tick(s) for s in m.samples)
-        clocks = tuple(
-            c.model_copy(
-                update={"latency_p50_ms": float(np.median([s.ms for s in samples if s.clock == c.clock]))}
-            )
-            for c in m.clocks
-        )
-        changed.append(m.model_copy(update={"samples": samples, "clocks": clocks}))
-    return dataclasses.replace(run, measurements=tuple(changed))
-
-
-def test_a_difference_of_one_timer_step_is_no_difference() -> None:
-    """With a 1.024 µs event clock two 5 µs kernels one tick apart are alike, however often they ran."""
-    laws = {"naive": Law(0.0049, 2e-9), "flash": Law(0.0060, 0.5e-9)}
-    run = synthetic_run(
-        laws=laws, seq_lens=(16, 32, 1024, 2048), round_noise=0.002, process_noise=0.0, processes=5
-    )
-    fine = only(measured(run))
-    coarse = only(measured(quantised(run, 0.001024)))
-    assert [p.sign for p in fine.points] == [-1, -1, 1, 1]
-    assert [p.sign for p in coarse.points] == [0, 0, 1, 1]
-    assert coarse.verdict == "ambiguous"
-
-
-def test_the_timer_step_is_found_only_where_there_is_one() -> None:
-    """Multiples of a tick betray it; a continuous clock, or a handful of values, do not."""
-    rng = np.random.default_rng(0)
-    ticks = rng.integers(5, 40, 200) * 0.000512
-    assert timer_step(ticks) == pytest.approx(0.000512)
-    assert timer_step(ticks.astype(np.float32).astype(np.float64)) == pytest.approx(0.000512, rel=1e-4)
-    assert timer_step(rng.uniform(0.005, 0.02, 200)) is None
-    assert timer_step(np.array([0.5, 0.5, 0.6])) is None
-    assert timer_step(np.array([])) is None
-
-
-def test_one_disturbed_round_moves_nothing() -> None:
-    """A hundredfold hiccup in one round of one process leaves the crossing where it was."""
-    run = synthetic_run()
-    clean = only(measured(run))
-    changed = []
-    for m in run.measurements:
-        hit = m.case.backend == "naive" and m.case.seq_len_q == 512
-        samples = tuple(
-            s.model_copy(update={"ms": s.ms * 100}) if hit and (s.process, s.round) == (0, 0) else s
-            for s in m.samples
-        )
-        changed.append(m.model_copy(update={"samples": samples}))
-    disturbed = only(measured(dataclasses.replace(run, measurements=tuple(changed))))
-    assert disturbed.verdict == "clear"
-    assert disturbed.crossover_seq_len == pytest.approx(clean.crossover_seq_len, rel=0.02)
-
-
-def test_rounds_are_paired_not_pooled() -> None:
-    """A drift that both backends share within a round cancels: the interval stays narrow."""
-    rng = np.random.default_rng(5)
-    drift = np.exp(rng.normal(0, 0.3, (4, 8)))
-    run = synthetic_run(processes=4, rounds=8, round_noise=0.005, process_noise=0.0)
-    drifting = tuple(
-        m.model_copy(
-            update={
-                "samples": tuple(
-                    s.model_copy(update={"ms": s.ms * drift[s.process, s.round]}) for s in m.samples
-                )
-            }
-        )
-        for m in run.measurements
-    )
-    steady = only(measured(run))
-    drifted = only(measured(dataclasses.replace(run, measurements=drifting)))
-    assert drifted.verdict == "clear"
-    assert drifted.interval == pytest.approx(steady.interval, rel=1e-6)
-
-
-def test_uneven_rounds_and_processes_are_used_as_far_as_they_pair() -> None:
-    """A worker that died early leaves fewer rounds; what paired counts, what did not is passed over."""
-    run = synthetic_run(processes=4, rounds=6)
-    cut = tuple(
-        m.model_copy(
-            update={
-                "samples": tuple(
-                    s
-                    for s in m.samples
-                    if not (m.case.seq_len_q == 512 and s.process == 3 and s.round > 1)
-                    and not (m.case.seq_len_q == 1024 and s.process == 2)
-                    and not (m.case.backend == "flash" and s.round == 0)
-                )
-            }
-        )
-        for m in run.measurements
-    )
-    found = only(measured(dataclasses.replace(run, measurements=cut)))
-    assert found.verdict == "clear"
-    assert found.processes == 3
-
-
-def test_a_point_without_pairs_leaves_brackets_only() -> None:
-    """If one N has a summary but no samples, there is no interval to report."""
-    run = synthetic_run()
-    bare = tuple(
-        m.model_copy(update={"samples": ()}) if m.case.seq_len_q == 64 and m.case.backend == "flash" else m
-        for m in run.measurements
-    )
-    found = only(measured(dataclasses.replace(run, measurements=bare)))
-    assert found.bracket_only
-    assert found.interval is None
-    assert found.verdict == "clear"
-
-
 # ------------------------------------------------------------------------------------------------ memory
 
 
@@ -501,69 +383,3 @@ def test_along_keys_with_few_queries() -> None:
     found = only(measured(run))
     assert found.slice.seq_len_q == 16
     assert found.brackets == ((64, 65536),)
-
-
-# ------------------------------------------------------------------------------------------- calibration
-
-
-def simulated(
-    count: int, rng: np.random.Generator, processes: int, rounds: int, noise: float, shift: float
-) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
-    """Random pairs of laws launch + c·N² on octaves from 64 to 16384, measured: table, samples, true N*.
-
-    Each curve is a run of its own. `noise` is a sample's, `shift` a process's relative deviation.
-    """
-    n = 64 * 2 ** np.arange(9)
-    launch, slope = rng.uniform(1.3, 3.0, (count, 1)), rng.uniform(0.2, 0.7, (count, 1))
-    truth = 2 ** rng.uniform(8, 12, (count, 1))
-    work = (launch - 1) / (1 - slope) * (n / truth) ** 2
-    law = np.stack([1 + work, launch + slope * work], axis=2)  # [curve, N, backend]
-    axes = (*law.shape, processes, rounds, 3)
-    deviation = rng.normal(0, noise, axes) + rng.normal(0, shift, axes[:4])[..., None, None]
-    ms = law[..., None, None, None] * np.exp(deviation)
-    index = [axis.ravel() for axis in np.indices(law.shape)]
-    one = samples_frame(synthetic_run(seq_lens=(64,), backends=("flash",), processes=1, rounds=1))
-    fields = {"backend": np.array(["naive", "flash"])[index[2]], "run_id": np.char.mod("%d", index[0])}
-    fields |= {"seq_len_q": n[index[1]], "seq_len_k": n[index[1]], "clock": "device"}
-    rows = pd.concat(
-        [frame(synthetic_run(seq_lens=(64,), backends=("flash",), clocks=("device",)))] * len(index[0])
-    )
-    rows = rows.reset_index(drop=True).assign(**fields, latency_p50_ms=np.median(ms, axis=(3, 4, 5)).ravel())
-    per_case = processes * rounds * 3
-    samples = pd.concat([one.iloc[:1]] * len(rows)).reset_index(drop=True).assign(**fields)
-    samples = samples.loc[np.repeat(np.arange(len(rows)), per_case)].reset_index(drop=True)
-    place = np.indices((len(rows), processes, rounds, 3))
-    samples = samples.assign(process=place[1].ravel(), round=place[2].ravel(), ms=ms.ravel())
-    return rows.astype(frame([]).dtypes), samples.astype(one.dtypes), truth[:, 0]
-
-
-def coverage(count: int, seed: int, **design: float) -> tuple[float, float]:
-    """The share of simulated curves that are clear, and of these the share whose interval holds the truth."""
-    rows, samples, truth = simulated(count, np.random.default_rng(seed), **design)
-    clear = held = 0
-    for found in crossovers(rows, samples, replicates=600):
-        if found.verdict == "clear":
-            clear += 1
-            held += found.interval[0] <= truth[int(found.slice.run_id)] <= found.interval[1]
-    return clear / count, held / max(clear, 1)
-
-
-def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
-    """200 random pairs of laws, 4 processes of 5 rounds, 1 % noise, octave steps: 95 % give or take 4."""
-    clear, held = coverage(200, seed=1, processes=4, rounds=5, noise=0.01, shift=0.005)
-    assert clear > 0.9
-    assert 0.91 <= held <= 0.99
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("processes", "rounds", "noise", "shift"),
-    [(3, 5, 0.01, 0.005), (5, 8, 0.02, 0.01), (8, 5, 0.01, 0.002), (5, 5, 0.03, 0.0), (4, 10, 0.01, 0.01)],
-)
-def test_the_interval_is_calibrated(processes: int, rounds: int, noise: float, shift: float) -> None:
-    """2000 curves a design: the 95 % interval covers the truth 93 to 98 % of the time."""
-    clear, held = coverage(2000, seed=2, processes=processes, rounds=rounds, noise=noise, shift=shift)
-    print(f"{processes} x {rounds}, noise {noise}, shift {shift}: clear {clear:.3f}, covered {held:.4f}")
-    assert clear > 0.9
-    assert 0.93 <= held <= 0.98

@@ -137,3 +137,12 @@ def test_a_cpu_run_answers_on_the_wall_clock() -> None:
     assert seen.clock == "wall"
     assert seen.clocks == ("wall", "pipelined")
     assert "sdpa_flash against naive" in seen.headline
+
+
+def test_a_flag_of_one_clock_is_a_flag_of_its_case() -> None:
+    """Noise on the wall clock alone counts once, whichever clock comes first."""
+    run = synthetic_run(seq_lens=(64,), backends=("flash",))
+    (m,) = run.measurements
+    clocks = (m.clocks[0], m.clocks[1].model_copy(update={"flags": ("noisy",)}))
+    flagged = m.model_copy(update={"clocks": clocks, "flags": ("thermal",)})
+    assert counts(frame(dataclasses.replace(run, measurements=(flagged,))))[1] == {"noisy": 1, "thermal": 1}

@@ -1,0 +1,30 @@
+"""The only reader and writer of run files (`runfile`), and the tables made of them (`tables`)."""
+
+from profiling.store.runfile import (
+    RUN_FOLDERS,
+    RunInfo,
+    RunWriter,
+    list_runs,
+    load_run,
+    now,
+    run_path,
+    save_run,
+)
+from profiling.store.tables import DTYPES, FLAG_SEPARATOR, SAMPLE_COLUMNS, frame, samples_frame, typed
+
+__all__ = [
+    "DTYPES",
+    "FLAG_SEPARATOR",
+    "RUN_FOLDERS",
+    "SAMPLE_COLUMNS",
+    "RunInfo",
+    "RunWriter",
+    "frame",
+    "list_runs",
+    "load_run",
+    "now",
+    "run_path",
+    "samples_frame",
+    "save_run",
+    "typed",
+]

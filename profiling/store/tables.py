@@ -1,0 +1,154 @@
+"""Runs as tables: the comparison table, one row per case and clock, and the raw samples.
+
+What is derived (estimates, TFLOP/s, the `stale_kernel` flag) is not in the files, but added here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from profiling.analysis.estimates import with_estimates
+from profiling.case import KEY_FIELDS
+from profiling.devices import device_of
+from profiling.fingerprint import kernel_hash
+from profiling.records import COLUMNS, DERIVED_FIELDS, ClockResult, Measurement, Run
+
+FLAG_SEPARATOR = ";"
+
+_BOOL_COLUMNS = ("causal", "bias", "sinks", "alibi")
+_INT_COLUMNS = (
+    *("batch", "heads", "kv_heads", "seq_len_q", "seq_len_k", "head_dim", "head_dim_v"),
+    *("window_left", "window_right", "tile_m", "tile_n", "block_m", "block_n"),
+    *("n_samples", "n_rounds", "n_processes", "peak_mem_bytes", "retained_mem_bytes"),
+    *("est_naive_bytes", "est_tile_bytes", "est_dram_bytes", "est_compulsory_bytes"),
+    *("dram_read_bytes", "dram_write_bytes"),
+)
+_FLOAT_COLUMNS = (
+    *("softcap", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "energy_mj"),
+    *("rel_error", "eager_rel_error", "paper_tflops"),
+)
+# Every column of the comparison table and its pandas dtype. Unknown is <NA> in integers, NaN in floats and
+# the empty string in texts.
+DTYPES: dict[str, Any] = {
+    name: "boolean"
+    if name in _BOOL_COLUMNS
+    else "Int64"
+    if name in _INT_COLUMNS
+    else "float64"
+    if name in _FLOAT_COLUMNS
+    else "string"
+    for name in COLUMNS
+}
+SAMPLE_COLUMNS: tuple[str, ...] = (*KEY_FIELDS, "clock", "process", "round", "order", "ms", "run_id")
+
+
+def frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
+    """The comparison table: one row per case and clock, exactly `records.COLUMNS` with `DTYPES`.
+
+    A failed case has one row per clock that was planned for it; a row that is not `ok` says why. Estimates
+    are computed here, with the device of the row's own environment. Rows keep the order of the files.
+    """
+    parts = [_run_frame(run) for run in ([runs] if isinstance(runs, Run) else runs)]
+    parts = [part for part in parts if len(part)] or [typed({})]
+    return pd.concat(parts, ignore_index=True)
+
+
+def samples_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
+    """All raw samples: `SAMPLE_COLUMNS`, `ms` one call's milliseconds; summaries alone give no rows."""
+    measurements = [
+        (measurement, run.run_id)
+        for run in ([runs] if isinstance(runs, Run) else runs)
+        for measurement in run.measurements
+    ]
+    keys = pd.DataFrame(
+        {
+            name: pd.array([getattr(m.case, name) for m, _ in measurements], dtype=DTYPES[name])
+            for name in KEY_FIELDS
+        }
+    )
+    keys["run_id"] = pd.array([run_id for _, run_id in measurements], dtype="string")
+    samples = [sample for m, _ in measurements for sample in m.samples]
+    counts = [len(m.samples) for m, _ in measurements]
+    out = keys.take(np.repeat(np.arange(len(measurements)), counts)).reset_index(drop=True)
+    out["clock"] = pd.array([sample.clock for sample in samples], dtype="string")
+    for name in ("process", "round", "order"):
+        out[name] = np.array([getattr(sample, name) for sample in samples], dtype=np.int64)
+    out["ms"] = np.array([sample.ms for sample in samples], dtype=np.float64)
+    return out[list(SAMPLE_COLUMNS)]
+
+
+def typed(columns: dict[str, list[Any]]) -> pd.DataFrame:
+    """A comparison table from lists; columns not given are unknown throughout."""
+    length = max((len(values) for values in columns.values()), default=0)
+    data: dict[str, Any] = {}
+    for name, dtype in DTYPES.items():
+        values = columns.get(name, [""] * length if dtype == "string" else [None] * length)
+        if dtype == "float64":
+            data[name] = np.array(values, dtype=np.float64)  # None becomes NaN
+        else:
+            data[name] = pd.array(values, dtype=dtype)
+    return pd.DataFrame(data)
+
+
+def _run_frame(run: Run) -> pd.DataFrame:
+    names = [name for name in COLUMNS if name not in DERIVED_FIELDS]
+    hashes: dict[str, str] = {}
+    rows: list[tuple[Any, ...]] = []
+    environment_of_row: list[int] = []
+    for m in run.measurements:
+        environment = run.environments[m.environment]
+        if m.case.backend not in hashes:
+            hashes[m.case.backend] = kernel_hash(m.case.backend)
+        at_hand = hashes[m.case.backend]
+        stale = bool(m.kernel_hash) and bool(at_hand) and m.kernel_hash != at_hand
+        shared = {
+            **dict(zip(KEY_FIELDS, m.case.key, strict=True)),
+            **{name: getattr(environment, name) for name in _FROM_ENVIRONMENT},
+            **{name: getattr(m, name) for name in _FROM_MEASUREMENT},
+            "run_id": run.run_id,
+        }
+        for clock in _clocks(m, run.header.clocks):
+            own = {name: getattr(clock, name) for name in _FROM_CLOCK}
+            own["status"] = m.status if m.status != "ok" else clock.status
+            own["reason"] = m.reason if m.status != "ok" else clock.reason or m.reason
+            flags = dict.fromkeys(flag for flag in (*m.flags, *clock.flags) if flag != "stale_kernel")
+            own["flags"] = FLAG_SEPARATOR.join([*flags, *["stale_kernel"] * stale])
+            row = shared | own
+            rows.append(tuple(row[name] for name in names))
+            environment_of_row.append(m.environment)
+    columns = [list(values) for values in zip(*rows, strict=True)] if rows else [[] for _ in names]
+    table = typed(dict(zip(names, columns, strict=True)))
+    owners = np.array(environment_of_row)
+    parts = [
+        with_estimates(table[owners == number], device_of(run.environments[number]))
+        for number in sorted(set(environment_of_row))
+    ]
+    if not parts:
+        return table
+    return pd.concat(parts).sort_index()[list(COLUMNS)].astype(DTYPES)
+
+
+_FROM_ENVIRONMENT = (
+    *("device_kind", "device_name", "device_uuid"),
+    *("torch_version", "triton_version", "driver_version", "git_commit"),
+)
+_FROM_MEASUREMENT = (
+    *("kernel", "block_m", "block_n", "peak_mem_bytes", "retained_mem_bytes", "mem_method", "energy_mj"),
+    *("rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes", "kernel_hash", "measured_at"),
+)
+_FROM_CLOCK = (
+    *("clock", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "n_samples", "n_rounds", "n_processes"),
+)
+
+
+def _clocks(measurement: Measurement, planned: Sequence[str]) -> list[ClockResult]:
+    """The rows of a case: its own clocks and, when it failed, the planned ones it never came to."""
+    clocks = list(measurement.clocks)
+    if measurement.status != "ok":
+        seen = {clock.clock for clock in clocks}
+        clocks += [ClockResult(clock=name) for name in planned if name not in seen]
+    return clocks or [ClockResult(clock="")]
