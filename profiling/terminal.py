@@ -108,7 +108,7 @@ def _case_row(m: Measurement, clock: str) -> tuple[str, ...]:
         bytes_text(m.peak_mem_bytes),
         number_text(m.rel_error),
         ratio_text(relative),
-        " ".join(m.flags),
+        " ".join((*m.flags, *own.flags)),
         f"{status}: {reason}" if reason else status,
     )
 

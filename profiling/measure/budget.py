@@ -19,7 +19,7 @@ CASE_MS = 300.0  # all visits of a case in one process should not take longer
 MAX_CALLS = 10
 MAX_PIPELINED = 50
 MIN_ROUNDS = 2
-MAX_COPIES = 512  # of a call in one CUDA graph
+MAX_COPIES = 256  # of a call in one CUDA graph
 CAPTURE_MS = 200.0  # host time to capture one graph
 GRAPH_MS = 3.0  # as many copies as eager calls fill this: replays are shorter, yet dwarf their launch
 
@@ -72,6 +72,13 @@ def rotating_copies(set_bytes: int, l2_bytes: int, host_ms: float) -> int:
     wanted = math.ceil(2 * l2_bytes / max(set_bytes, 1))
     affordable = int(CAPTURE_MS / max(host_ms, 1e-3))
     return max(1, min(wanted, affordable, MAX_COPIES))
+
+
+def replays(copies: int, replay_ms: float, samples_per_round: int) -> int:
+    """Replays of a graph in one visit: one where it is the mean of many calls already."""
+    if copies >= MAX_CALLS:
+        return 1
+    return min(max(int(VISIT_MS / max(replay_ms, 1e-4)), 1), samples_per_round)
 
 
 def hot_copies(call_ms: float, host_ms: float) -> int:

@@ -131,7 +131,7 @@ class Visitor:
                 torch.cuda.empty_cache()
                 return Samples([])
         graph = self._graphs[clock]
-        samples = budget.visit(clock, graph.replay_ms, self._samples_per_round).samples
+        samples = budget.replays(len(graph.calls), graph.replay_ms, self._samples_per_round)
         found = timer.replay(graph.graph, len(graph.calls), samples)
         if graph.nbytes > self._keep_bytes:
             del self._graphs[clock], graph

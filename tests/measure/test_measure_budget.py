@@ -59,8 +59,15 @@ def test_a_graph_of_many_launches_has_few_copies():
     """Where a call takes long to enqueue, a graph of it is kept short."""
     assert budget.rotating_copies(1, 2**30, 20.0) == 10
     assert budget.rotating_copies(1, 2**30, 1e6) == 1
-    assert budget.hot_copies(0.01, 0.01) == 300
+    assert budget.hot_copies(0.03, 0.01) == 100
     assert budget.hot_copies(100.0, 0.01) == 1
+
+
+def test_a_replay_of_many_calls_is_sampled_once():
+    """A mean over many calls needs no repetition in its visit; a long single call gets none either."""
+    assert budget.replays(100, 2.0, 3) == 1
+    assert budget.replays(2, 1.0, 3) == 3
+    assert budget.replays(1, 80.0, 3) == 1
 
 
 def test_planned_clocks():
