@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from fa_core.kernels.primitives import (
+    LENGTHS,
     LOG2E,
     accumulator,
     dot,
@@ -21,7 +22,7 @@ from fa_core.kernels.primitives import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n_q"])
 def delta_kernel(
     Out,
     DOut,
@@ -122,7 +123,7 @@ def _gather_dkdv(
     return dk, dv
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def dkdv_kernel(
     Q,
     K,
@@ -295,7 +296,7 @@ def _gather_dq(
     return dq
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def dq_kernel(
     Q,
     K,

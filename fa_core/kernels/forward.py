@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from fa_core.kernels.primitives import (
+    LENGTHS,
     LOG2E,
     accumulator,
     dot,
@@ -69,7 +70,7 @@ def _attend(
     return acc, row_max, row_sum
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
     Q,
     K,

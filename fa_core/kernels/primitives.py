@@ -12,6 +12,10 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 
+# Arguments that Triton is not to compile anew for: a length of 1 as a constant made ptxas crash
+# (13.0, sm_90, causal, BLOCK_D 16), and a multiple of 16 tells a kernel nothing that EVEN_N does not.
+LENGTHS = ["n_q", "n_k"]
+
 
 @triton.jit
 def tile_offsets(stride_row, stride_col, ROWS: tl.constexpr, COLS: tl.constexpr, WIDE: tl.constexpr):
