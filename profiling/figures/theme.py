@@ -105,7 +105,6 @@ def seq_len_axis(
         "title": {"text": "Sequence length N (tokens)" if title else ""},
         "tickvals": ticks,
         "ticktext": [units.count_text(n) for n in ticks],
-        "tickangle": 0,
         "automargin": True,
         "zeroline": False,
     }

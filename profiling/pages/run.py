@@ -75,7 +75,8 @@ def _plan(path: Path, sweep: Sweep, folder: Path, *, startable: bool) -> None:
     )
     st.text(
         f"{units.count_text(len(cases))} cases in {units.count_text(len(blocks(cases)))} shapes, {span}; "
-        f"backends {', '.join(names)}; {protocol.processes} processes with {protocol.rounds} rounds each."
+        f"backends {', '.join(names)}; {protocol.rounds} rounds in each of the worker processes "
+        f"(there are {protocol.processes})."
     )
     st.text(
         "A backend that this device does not have becomes a row with the status unsupported; "

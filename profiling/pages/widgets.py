@@ -228,7 +228,7 @@ def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool |
 
 def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
     """The numbers of a chart: a table, a CSV with all digits, and Markdown to paste into a review."""
-    with st.expander(f"Data of this chart ({units.count_text(len(frame))} rows)"):
+    with st.expander(f"Table, CSV, Markdown ({units.count_text(len(frame))} rows)"):
         st.dataframe(frame, hide_index=True, placeholder=units.UNKNOWN, alt=f"Data of {name}")
         with st.container(horizontal=True):
             st.download_button(

@@ -167,7 +167,8 @@ def test_speedup_panels_share_one_range_and_shade_losses() -> None:
     shades = [s for s in fig.layout.shapes if s.type == "rect"]
     assert [(s.y1, s.fillcolor) for s in shades] == [(1.0, theme.LOSS)] * 2
     assert [t.showlegend for t in fig.data] == [True, False]
-    assert [a.text for a in fig.layout.annotations] == ["fwd · d = 64", "fwd · d = 128"]
+    titles = ["fwd · d = 64", "fwd · d = 128", "Sequence length N (tokens)"]
+    assert [a.text for a in fig.layout.annotations] == titles
 
 
 def test_speedup_without_panels_is_an_empty_chart() -> None:

@@ -1,76 +1,13 @@
-"""Runs made from formulas, and data folders for the pages' tests."""
+"""Data folders for the pages' tests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from synthetic import failed_measurement, synthetic_environment, synthetic_run, write_synthetic
-
-from profiling.records import Run
-
-TILES = tuple((m, n) for m in (64, 128, 256) for n in (64, 128, 256))
-
-
-def gpu_run(run_id: str = "h200-standard", **changes: Any) -> Run:
-    """A small run of a GPU: two backends, two directions, naive out of memory at the end."""
-    axes: dict[str, Any] = {
-        "backends": ("naive", "flash"),
-        "seq_lens": (64, 256, 1024, 4096, 16384),
-        "directions": ("fwd", "bwd"),
-        "causals": (False, True),
-        "head_dims": (64, 128),
-        "batch_heads": ((1, 16),),
-        "clocks": ("wall", "device", "graph"),
-        "rounds": 3,
-        "samples_per_round": 2,
-        "oom_from": {"naive": 16384},
-    }
-    return synthetic_run(run_id=run_id, **{**axes, **changes})
-
-
-def cpu_run(run_id: str = "cpu-quick", **changes: Any) -> Run:
-    """A run of a CPU: two clocks, memory of child processes, no device in the catalogue."""
-    axes: dict[str, Any] = {
-        "backends": ("naive", "tiled"),
-        "seq_lens": (64, 128, 256),
-        "dtypes": ("fp32",),
-        "batch_heads": ((1, 4),),
-        "environment": synthetic_environment("Some CPU", device_kind="cpu"),
-        "rounds": 3,
-        "samples_per_round": 2,
-    }
-    return synthetic_run(run_id=run_id, **{**axes, **changes})
-
-
-def tile_run(run_id: str = "h200-tiles") -> Run:
-    """A tile sweep of flash; 256 x 256 does not fit."""
-    return synthetic_run(
-        run_id=run_id,
-        backends=("flash",),
-        seq_lens=(1024, 4096),
-        clocks=("device",),
-        rounds=3,
-        samples_per_round=2,
-        tiles=TILES,
-    )
-
-
-def hostile_run(run_id: str = "hostile") -> Run:
-    """A run whose texts try to be Markdown, HTML and a formula."""
-    name = "![x](http://192.0.2.1/p.png) <img src=x onerror=alert(1)> :material/bug: $x$"
-    run = cpu_run(run_id, environment=synthetic_environment(name, device_kind="cpu"))
-    failed = failed_measurement(run.measurements[0].case, "crashed", f"=cmd {name}")
-    header = run.header.model_copy(update={"label": name})
-    return Run(
-        header=header,
-        measurements=(failed, *run.measurements[1:]),
-        environments=run.environments,
-        problems=(),
-        end=run.end,
-    )
+from page_runs import cpu_run, gpu_run, hostile_run, tile_run
+from synthetic import write_synthetic
 
 
 @pytest.fixture

@@ -1,0 +1,165 @@
+"""Claims about filters, the data folder, and how rows become lines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from page_runs import cpu_run, gpu_run
+from synthetic import failed_measurement, synthetic_case, synthetic_run
+
+from profiling import store
+from profiling.figures.series import Point, Series
+from profiling.pages import lines, state, widgets
+from profiling.paths import DATA_DIR
+from profiling.records import Run
+
+
+def frame(run=None):
+    """The table of a run with the filters' columns."""
+    return state.with_axes(store.frame(run or cpu_run()))
+
+
+def test_the_data_folder_is_the_argument_then_the_variable_then_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--data DIR` wins over $FLASHSCOPE_DATA, and both over the checkout's own folder."""
+    monkeypatch.delenv("FLASHSCOPE_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    assert state.data_dir() == DATA_DIR
+    monkeypatch.setenv("FLASHSCOPE_DATA", str(tmp_path))
+    assert state.data_dir() == tmp_path
+    for argv in (["app.py", "--data", str(tmp_path / "x")], ["app.py", "other", f"--data={tmp_path / 'x'}"]):
+        monkeypatch.setattr(sys, "argv", argv)
+        assert state.data_dir() == tmp_path / "x"
+    monkeypatch.setattr(sys, "argv", ["app.py", "--data"])
+    assert state.data_dir() == tmp_path
+
+
+def test_the_first_visit_shows_the_h200_sample_else_the_newest() -> None:
+    """Without the committed sample the newest run is shown; without any, none."""
+    infos = [
+        store.RunInfo(Path(f"{name}.jsonl"), name, "", created, "", 1, {})
+        for name, created in (("old", "2026-01-01T00:00:00Z"), ("new", "2026-02-01T00:00:00Z"))
+    ]
+    assert state.default_run(infos) == "new"
+    sample = infos[0]._replace(run_id="h200-standard", created_at="2025-01-01T00:00:00Z")
+    assert state.default_run([*infos, sample]) == "h200-standard"
+    assert state.default_run([]) is None
+
+
+def test_filters_offer_values_in_their_natural_order() -> None:
+    """B2 comes before B16, fwd before bwd, numbers by size; what a run has alone is offered."""
+    table = frame(gpu_run(batch_heads=((16, 4), (2, 32), (2, 4)), seq_lens=(64,), head_dims=(128, 64)))
+    assert state.options(table, state.AXES["series"]) == ["B2-H4", "B2-H32", "B16-H4"]
+    assert state.options(table, state.AXES["direction"]) == ["fwd", "bwd"]
+    assert state.options(table, state.AXES["d"]) == [64, 128]
+    assert state.options(table, state.AXES["mask"]) == ["none", "causal"]
+    assert state.options(table, state.AXES["other"]) == ["plain"]
+
+
+def test_what_sets_a_case_apart_is_a_filter_of_its_own() -> None:
+    """Shared heads, unequal lengths or widths, windows and the like never share a line with plain cases."""
+    plain = synthetic_case("flash", 128)
+    odd = [
+        plain.model_copy(update={"kv_heads": 4}),
+        plain.model_copy(update={"seq_len_q": 1}),
+        plain.model_copy(update={"head_dim_v": 32, "window_left": 64, "alibi": True}),
+        plain.model_copy(update={"softcap": 30.0, "layout": "varlen"}),
+    ]
+    run = synthetic_run(seq_lens=(64,))
+    cases = tuple(failed_measurement(case) for case in (plain, *odd))
+    table = frame(Run(header=run.header, measurements=cases, environments=run.environments))
+    found = table.drop_duplicates(["series", "other"])[["series", "other"]].to_numpy().tolist()
+    assert found == [
+        ["B1-H16", "plain"],
+        ["B1-H16-KV4", "plain"],
+        ["B1-H16", "Nq 1"],
+        ["B1-H16", "dv 32 alibi window_left 64"],
+        ["B1-H16", "varlen softcap 30.0"],
+    ]
+    assert table["seq_len"].unique().tolist() == [128]
+
+
+def test_a_link_holds_what_was_drawn_and_nothing_else() -> None:
+    """Choices with a single value are left out; several chosen backends are kept as several."""
+    choices = [
+        state.Choice("d", "d", 64, 128),
+        state.Choice("dtype", "Dtype", "bf16", "bf16", drawn=False),
+        state.Choice("backends", "Backends", ["naive", "flash"], []),
+    ]
+    query = state.query_of("r 1", choices)
+    assert query == {"run": "r 1", "d": "64", "backends": ["naive", "flash"]}
+    assert state.query_of("t", [], state.TILE_RUN_KEY) == {"tile_run": "t"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "![x](http://e/p.png)",
+        "[a](b)",
+        "**b**",
+        "<img src=x>",
+        ":material/bug:",
+        "$x$",
+        "`c`",
+        "# h",
+        "a | b",
+        "www.e.com",
+    ],
+)
+def test_plain_leaves_no_mark_that_markdown_reads(text: str) -> None:
+    """Every mark of Markdown is escaped, and taking the escapes off gives the text again."""
+    shown = widgets.plain(text)
+    assert shown.replace("\\", "") == text
+    for i, character in enumerate(shown):
+        if character in "*_`[]<>#|$:.!":
+            assert shown[i - 1] == "\\"
+
+
+def test_plain_keeps_groups_of_digits_together_and_drops_line_ends() -> None:
+    """The space inside 16 384 never breaks; a line end cannot start a heading."""
+    assert widgets.plain("16\u00a0384") == "16\u00a0384"
+    assert "\n" not in widgets.plain("a\n# b\r\nc")
+
+
+def test_failed_rows_become_failures_and_the_rest_points() -> None:
+    """A line has a point per `ok` row and a failure per other row, in order of N, not of the file."""
+    run = gpu_run(seq_lens=(4096, 64, 16384), directions=("fwd",), causals=(False,), head_dims=(64,))
+    table = frame(run)
+    naive, flash = lines.series(table[table["clock"] == "device"], lines.LATENCY)
+    assert [p.seq_len for p in naive.points] == [64, 4096]
+    assert [(f.seq_len, f.status) for f in naive.failures] == [(16384, "oom")]
+    assert [p.seq_len for p in flash.points] == [64, 4096, 16384]
+    first = flash.points[0]
+    assert first.low is not None
+    assert first.high is not None
+    assert first.low <= first.value <= first.high
+    assert any("samples" in line for line in first.details)
+
+
+def test_a_rate_turns_its_whisker_round() -> None:
+    """The slow end of the latency (p80) is the low end of the rate."""
+    table = frame(gpu_run(seq_lens=(1024,), directions=("fwd",), causals=(False,), head_dims=(64,)))
+    row = table[(table["clock"] == "device") & (table["name"] == "flash")].iloc[0]
+    (point,) = lines.series(table[table["clock"] == "device"], lines.TFLOPS)[1].points
+    work = row["paper_tflops"] * row["latency_p50_ms"]
+    assert point.low == pytest.approx(work / row["latency_p80_ms"])
+    assert point.high == pytest.approx(work / row["latency_p20_ms"])
+
+
+def test_summaries_without_samples_are_hollow() -> None:
+    """An imported table has quantiles but no samples: its points are drawn hollow."""
+    table = frame(gpu_run(seq_lens=(64, 128), directions=("fwd",), causals=(False,), head_dims=(64,)))
+    table = table[table["clock"] == "device"].assign(n_samples=0)
+    assert all(series.summary for series in lines.series(table, lines.LATENCY))
+
+
+def test_ratios_need_both_sides() -> None:
+    """baseline / backend where both have a value; above 1 is faster; no baseline, no ratio."""
+    naive = Series("naive", (Point(64, 2.0), Point(128, 4.0)))
+    flash = Series("flash", (Point(128, 1.0), Point(256, 3.0)))
+    (ratio,) = lines.ratios([naive, flash], "naive")
+    assert [(p.seq_len, p.value) for p in ratio.points] == [(128, 4.0)]
+    assert lines.ratios([naive, flash], "tiled") == ()
