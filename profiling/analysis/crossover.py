@@ -19,7 +19,15 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis import resample, wording
-from profiling.analysis.curves import Slice, backend_names, check_metric, curve_rows, slice_codes, untiled
+from profiling.analysis.curves import (
+    ORIGIN_FIELDS,
+    Slice,
+    backend_names,
+    check_metric,
+    curve_rows,
+    slice_codes,
+    untiled,
+)
 from profiling.analysis.pairing import Pairs, pair
 from profiling.case import CLOCKS, KEY_FIELDS, InputError, split_backend
 
@@ -168,7 +176,8 @@ def crossovers(
         raise InputError(f"unknown clock {clock!r}: must be one of {', '.join(CLOCKS)}")
     ask = _Ask(first, second, metric, clock if metric == "latency" else "", seed, replicates)
 
-    frame = untiled(frame).reset_index(drop=True)
+    needed = [*KEY_FIELDS, *ORIGIN_FIELDS, "clock", "mem_method", "status", value_column]
+    frame = untiled(frame[needed]).reset_index(drop=True)
     wanted = backend_names(frame).isin([first, second])
     if metric == "latency":
         wanted &= frame["clock"] == clock
@@ -210,7 +219,8 @@ def _judge(
     timer_step: float,
 ) -> Crossover:
     """The verdict for one slice. `log_ratios` maps N to paired log-ratios [processes, rounds]."""
-    seq_lens = np.intersect1d(baseline.ran, candidate.ran)
+    ran = (baseline.ran, candidate.ran)
+    seq_lens = np.intersect1d(*ran, assume_unique=True)
     values = [track.value[np.searchsorted(track.seq_len, seq_lens)] for track in (baseline, candidate)]
     exact = ask.metric == "memory"
     sampled = bool(len(seq_lens)) and all(int(n) in log_ratios for n in seq_lens)
@@ -233,9 +243,7 @@ def _judge(
     ]
     agree = None if draws is None else np.all((draws[:, own] > 0) == (sign[own] > 0), axis=1)
     share = None if agree is None or exact else float(agree.mean())
-    stop = int(baseline.ran[-1]) if len(baseline.ran) else None
-    if stop is None or not len(candidate.ran) or candidate.ran[-1] <= stop:
-        stop = None
+    stop = int(ran[0][-1]) if len(ran[0]) and len(ran[1]) and ran[1][-1] > ran[0][-1] else None
 
     if not points or not len(own) or (undecided and not exact) or (share is not None and share < AGREEMENT):
         verdict = "ambiguous" if points else "censored"

@@ -20,6 +20,13 @@ from profiling.case import InputError
 METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes"}
 
 
+# Where a row was measured: rows that differ in any of these are never compared.
+ORIGIN_FIELDS = (
+    *("run_id", "device_kind", "device_name", "device_uuid"),
+    *("torch_version", "triton_version", "driver_version"),
+)
+
+
 class Slice(NamedTuple):
     """What the points of a curve share. None means unlimited, absent, or does not apply.
 
