@@ -412,10 +412,10 @@ def _differences(run: Run, table: _Table) -> list[str]:
         apart = np.flatnonzero(known & ~np.isclose(theirs, computed, rtol=1e-9, atol=0, equal_nan=True))
         if len(apart):
             first = apart[0]
+            here = "unknown" if np.isnan(computed[first]) else f"{computed[first]:.6g}"
             said.append(
                 f"{name} is not taken over: in {len(apart)} of {len(theirs)} rows it differs from what this "
-                f"version computes (line {table.lines[first]}: {theirs[first]:.6g} in the file, "
-                f"{computed[first]:.6g} here)"
+                f"version computes (line {table.lines[first]}: {theirs[first]:.6g} in the file, {here} here)"
             )
     return said
 
