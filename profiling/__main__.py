@@ -62,6 +62,9 @@ def run(
         str | None, typer.Option(help="Name of the run and its file.  [default: date, sweep and device]")
     ] = None,
     label: Annotated[str, typer.Option(help="A few words to recognise the run by.")] = "",
+    executor: Annotated[
+        Literal["local", "ray"], typer.Option(help="ray: every GPU of a ray cluster, a series of N each.")
+    ] = "local",
     data: DataOption = None,
 ) -> None:
     """Measure a sweep.
@@ -83,6 +86,7 @@ def run(
         git_commit=git_commit,
         run_id=run_id,
         label=label,
+        executor=executor,
         argv=tuple(sys.argv),
     )
     result = measure(request)

@@ -6,19 +6,21 @@ Part of the command line, and imported by its `run` command alone: it is the way
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 
 from profiling import sweep as sweeps
 from profiling.case import Case, InputError, Sweep, first_problem, load_sweep, split_backend
+from profiling.case import Protocol as MeasuringProtocol
 from profiling.fingerprint import kernel_hash
 from profiling.measure.budget import cost_s, planned_clocks
 from profiling.measure.client import Client
@@ -27,7 +29,7 @@ from profiling.measure.lock import device_lock
 from profiling.records import Environment, Run, RunHeader
 from profiling.store import RunWriter, load_run, now, run_path
 
-EXECUTORS = ("local",)
+EXECUTORS = ("local", "ray")
 
 
 class Request(NamedTuple):
@@ -87,27 +89,22 @@ def run(request: Request, console: Console | None = None) -> Result:
         progress = sweeps.RunProgress(
             plan, lambda case: cost_s(case, sweep.protocol, clocks, device.partition(":")[0]), console
         )
-        if device == "cpu":  # starting workers would already disturb another run
-            stack.enter_context(device_lock("cpu", say))
         say(f"Starting {sweep.protocol.processes} worker process(es) on {device} ...")
-        client = stack.enter_context(
-            Client(device, sweep.protocol, clocks, kernel_hash=kernel_hash, notify=progress.at)
-        )
-        environment = with_provenance(client.start(), request.argv, request.git_commit)
-        if device != "cpu":
-            stack.enter_context(device_lock(environment.device_uuid or device, say))
-        writer, number = _writer(request, old, path, sweep, cases, clocks, environment)
+        opener = functools.partial(open_device, device, sweep.protocol, clocks)
+        place: _Place
+        if request.executor == "ray":
+            from profiling.cluster import Cluster
+
+            place = stack.enter_context(Cluster(opener, device))
+        else:
+            place = _Here(*stack.enter_context(opener(say, progress.at)))
+        environments = [with_provenance(x, request.argv, request.git_commit) for x in place.environments]
+        writer, numbers = _writer(request, old, path, sweep, cases, clocks, environments)
         stack.enter_context(writer)
-        n_cases = sum(map(len, plan))
-        say(f"Measuring {n_cases} cases on {environment.device_name}, rows go to {path}")
+        names = ", ".join(dict.fromkeys(environment.device_name for environment in environments))
+        say(f"Measuring {sum(map(len, plan))} cases on {names}, rows go to {path}")
         stack.enter_context(progress)
-        status = sweeps.run(
-            plan,
-            measure=client.measure,
-            writer=writer,
-            environment=number,
-            progress=progress,
-        )
+        status = sweeps.run(plan, execute=place.executor(numbers), writer=writer, progress=progress)
     return _result(load_run(path), path, status)
 
 
@@ -157,6 +154,29 @@ def _new_path(request: Request, sweep: Sweep, device: str) -> Path:
     return path
 
 
+@contextlib.contextmanager
+def open_device(
+    device: str,
+    protocol: MeasuringProtocol,
+    clocks: Sequence[str],
+    say: Callable[[str], None] = print,
+    notify: Callable[[Case | None, str], None] = lambda case, step: None,
+) -> Iterator[tuple[sweeps.Measure, Environment]]:
+    """Workers on a device, and the device's lock: what measures a block, and the environment.
+
+    Raises:
+        InputError: this machine cannot measure on the device.
+    """
+    with contextlib.ExitStack() as stack:
+        if device == "cpu":  # starting workers would already disturb another run
+            stack.enter_context(device_lock("cpu", say))
+        client = stack.enter_context(Client(device, protocol, clocks, kernel_hash=kernel_hash, notify=notify))
+        environment = client.start()
+        if device != "cpu":
+            stack.enter_context(device_lock(environment.device_uuid or device, say))
+        yield client.measure, environment
+
+
 def _writer(
     request: Request,
     old: Run | None,
@@ -164,24 +184,57 @@ def _writer(
     sweep: Sweep,
     cases: Sequence[Case],
     clocks: Sequence[str],
-    environment: Environment,
-) -> tuple[RunWriter, int]:
-    """A writer on the run's file, and the number that the environment has in it."""
+    environments: Sequence[Environment],
+) -> tuple[RunWriter, list[int]]:
+    """A writer on the run's file, and the number that each environment has in it."""
     if old is not None:
-        number = sweeps.environment_to_resume(old, environment, force=request.force_resume)
+        known = [
+            sweeps.environment_to_resume(old, environment, force=request.force_resume)
+            for environment in environments
+        ]
         writer = RunWriter.resume(path, pid=os.getpid())
-        return writer, writer.append_environment(environment) if number is None else number
+        return writer, _numbered(writer, environments, known)
     header = RunHeader(
         run_id=path.stem,
         created_at=now(),
         label=request.label,
-        environment=environment,
+        environment=environments[0],
         sweep=sweep.model_dump(mode="json"),
         clocks=tuple(clocks),
         planned_cases=len(cases),
         pid=os.getpid(),
     )
-    return RunWriter.create(path, header), 0
+    writer = RunWriter.create(path, header)
+    return writer, _numbered(writer, environments, [0, *(None for _ in environments[1:])])
+
+
+def _numbered(
+    writer: RunWriter, environments: Sequence[Environment], known: Sequence[int | None]
+) -> list[int]:
+    """The environments' numbers; those that are not known to the file are added."""
+    return [
+        writer.append_environment(environment) if number is None else number
+        for environment, number in zip(environments, known, strict=True)
+    ]
+
+
+class _Place(Protocol):
+    """Where blocks are measured: its environments, and the executor once they have their numbers."""
+
+    environments: list[Environment]
+
+    def executor(self, numbers: Sequence[int]) -> sweeps.Executor: ...
+
+
+class _Here:
+    """This machine, one device."""
+
+    def __init__(self, measure: sweeps.Measure, environment: Environment) -> None:
+        self.environments = [environment]
+        self._measure = measure
+
+    def executor(self, numbers: Sequence[int]) -> sweeps.Executor:
+        return sweeps.in_turn(self._measure, numbers[0])
 
 
 def _nothing_left(old: Run, path: Path) -> Result:

@@ -25,8 +25,8 @@ from profiling.units import duration_text
 
 Block = Sequence[Case]
 Measure = Callable[[Block], list[Measurement]]
-# Takes the blocks and what measures one; yields each block's rows as they are done, in any order.
-Executor = Callable[[Sequence[Block], Measure], Iterator[list[Measurement]]]
+# Takes the blocks and yields each block's rows as they are done, in any order; rows say their environment.
+Executor = Callable[[Sequence[Block]], Iterator[list[Measurement]]]
 
 # A run may be resumed where these are the same: otherwise its rows would not belong together.
 IDENTITY_FIELDS: tuple[str, ...] = (
@@ -42,42 +42,43 @@ def remaining(cases: Iterable[Case], done: Collection[Case]) -> list[list[Case]]
     return blocks(case for case in cases if case not in finished)
 
 
-def in_turn(plan: Sequence[Block], measure: Measure) -> Iterator[list[Measurement]]:
-    """The local executor: one block after another."""
-    return map(measure, plan)
+def in_turn(measure: Measure, environment: int = 0) -> Executor:
+    """The local executor: one block after another, all in the environment with that number."""
+
+    def execute(plan: Sequence[Block]) -> Iterator[list[Measurement]]:
+        for block in plan:
+            yield [row.model_copy(update={"environment": environment}) for row in measure(block)]
+
+    return execute
 
 
 def run(
     plan: Sequence[Block],
     *,
-    measure: Measure,
+    execute: Executor,
     writer: RunWriter,
-    environment: int = 0,
     progress: RunProgress | None = None,
-    execute: Executor = in_turn,
 ) -> Literal["finished", "interrupted"]:
     """Measure all blocks and write a row for every case, a block at a time.
 
     Args:
         plan: what to measure, see `remaining`.
-        measure: returns one measurement per case of a block, in its order.
+        execute: measures the blocks, here or elsewhere; see `in_turn`.
         writer: of a run file whose header is written.
-        environment: the number in the file of the environment that the rows were made in.
         progress: told of every finished block.
-        execute: who calls `measure`, and where.
 
     Returns:
         `interrupted` if Ctrl-C (or SIGTERM, where its handler raises KeyboardInterrupt) ended it. What was
         finished is in the file, the block under way is not.
 
     Raises:
-        RuntimeError: `measure` did not return a row for each case.
+        RuntimeError: a case of the plan got no row.
     """
     try:
         todo = [case for block in plan for case in block]
-        for rows in execute(plan, measure):
+        for rows in execute(plan):
             with undisturbed():
-                writer.append(row.model_copy(update={"environment": environment}) for row in rows)
+                writer.append(rows)
             if progress is not None:
                 progress.advance(rows)
             todo = _without(todo, [row.case for row in rows])

@@ -186,7 +186,7 @@ def test_resume_elsewhere_needs_force(stand_in, request_run):
         ({"run_id": "../x"}, "cannot name a file"),
         ({"sweep": None}, "no sweep"),
         ({"git_commit": "main"}, "7 to 40 hex digits"),
-        ({"executor": "slurm"}, "--executor"),
+        ({"executor": "slurm"}, "must be one of local, ray"),
     ],
 )
 def test_rejected_requests_leave_no_file(stand_in, request_run, tmp_path, fields, message):

@@ -16,6 +16,7 @@ from profiling.sweep import (
     RunProgress,
     differences,
     environment_to_resume,
+    in_turn,
     remaining,
     run,
     undisturbed,
@@ -51,7 +52,7 @@ class TestRun:
 
     def test_every_case_gets_its_row_and_the_file_its_end(self, writer):
         """Blocks are measured in turn; the last line says that the run is finished."""
-        assert run(remaining(cases(), ()), measure=rows, writer=writer) == "finished"
+        assert run(remaining(cases(), ()), execute=in_turn(rows), writer=writer) == "finished"
         found = load_run(writer.path)
         assert [m.case for m in found.measurements] == cases()
         assert found.end.status == "finished"
@@ -64,7 +65,7 @@ class TestRun:
             seen.append(len(load_run(writer.path).measurements))
             return rows(block)
 
-        run(remaining(cases(), ()), measure=measure, writer=writer)
+        run(remaining(cases(), ()), execute=in_turn(measure), writer=writer)
         assert seen == [0, 2, 4]
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -78,7 +79,7 @@ class TestRun:
                     signal.raise_signal(number)
                 return rows(block)
 
-            assert run(remaining(cases(), ()), measure=measure, writer=writer) == "interrupted"
+            assert run(remaining(cases(), ()), execute=in_turn(measure), writer=writer) == "interrupted"
         finally:
             signal.signal(number, before)
         found = load_run(writer.path)
@@ -88,26 +89,26 @@ class TestRun:
     def test_a_missing_row_is_an_error(self, writer):
         """A measurer that drops a case is a bug, never a silent hole in the file."""
         with pytest.raises(RuntimeError, match="got no row"):
-            run(remaining(cases(), ()), measure=lambda block: rows(block[:1]), writer=writer)
+            run(remaining(cases(), ()), execute=in_turn(lambda block: rows(block[:1])), writer=writer)
 
     def test_rows_carry_their_environment(self, writer):
         """A run resumed elsewhere writes the number of its own environment."""
         number = writer.append_environment(synthetic_environment(torch_version="2.13.0"))
-        run(remaining(cases(), ()), measure=rows, writer=writer, environment=number)
+        run(remaining(cases(), ()), execute=in_turn(rows, number), writer=writer)
         assert {m.environment for m in load_run(writer.path).measurements} == {1}
 
     def test_an_executor_may_change_the_order(self, writer):
         """Blocks done elsewhere arrive as they come."""
 
-        def backwards(plan, measure):
-            return (measure(block) for block in reversed(plan))
+        def backwards(plan):
+            return (rows(block) for block in reversed(plan))
 
-        run(remaining(cases(), ()), measure=rows, writer=writer, execute=backwards)
+        run(remaining(cases(), ()), execute=backwards, writer=writer)
         assert [m.case.seq_len_q for m in load_run(writer.path).measurements] == [64, 64, 32, 32, 16, 16]
 
     def test_an_empty_plan_is_finished(self, writer):
         """Nothing to do is done."""
-        assert run([], measure=rows, writer=writer) == "finished"
+        assert run([], execute=in_turn(rows), writer=writer) == "finished"
 
 
 class TestRemaining:
