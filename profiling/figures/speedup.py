@@ -56,11 +56,12 @@ def figure(chart: SpeedupChart) -> go.Figure:
         x_title="Sequence length N (tokens)",  # once: three in a row would overlap on a phone
         vertical_spacing=0.16 if len(rows) > 1 else 0.1,
     )
+    fig.update_annotations(font={"size": 13})
     everything = [s for panel in chart.panels for s in panel.series]
     axis = theme.ratio_axis(values(everything), title="")
     room = max((failure_room(panel.series) for panel in chart.panels), default=0.0)
     axis["range"][1] += room * (axis["range"][1] - axis["range"][0])
-    most = max(3, 10 // max(1, len(columns)))  # narrow panels have room for few labels
+    most = max(4, 14 // max(1, len(columns)))  # narrow panels have room for few labels
     named: set[str] = set()
     for (row, column), panel in by_place.items():
         place: dict[str, Any] = {"row": rows.index(row) + 1, "col": columns.index(column) + 1}

@@ -14,7 +14,7 @@ from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import untiled
 from profiling.figures import crossover as figures
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
-from profiling.pages import lines, state, widgets
+from profiling.pages import filters, lines, state, widgets
 
 METRICS = ("latency", "memory")
 # What a verdict means, for the help text; the words are those of the analysis.
@@ -34,12 +34,12 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = state.choose_slice(untiled(loaded.frame))
-    baseline = state.choose_baseline(frame)
-    candidate = state.choose_candidate(frame, baseline.value)
+    frame, choices = filters.choose_slice(untiled(loaded.frame))
+    baseline = filters.choose_baseline(frame)
+    candidate = filters.choose_candidate(frame, baseline.value)
     with st.container(horizontal=True):
-        metric = state.choose_in_page("metric", "Metric", METRICS, "latency")
-        clock = state.choose_clock(frame) if metric.value == "latency" else None
+        metric = filters.choose_in_page("metric", "Metric", METRICS, "latency")
+        clock = filters.choose_clock(frame) if metric.value == "latency" else None
     choices = [*choices, baseline, candidate, metric, *([clock] if clock else [])]
     head.finish(choices)
 
@@ -54,10 +54,10 @@ def render() -> None:
         _one(each, _rows(frame, each, clock.value if clock else None), loaded.run_id)
 
 
-def find(stamp: state.Stamp, choices: list[state.Choice]) -> list[Crossover]:
+def find(stamp: state.Stamp, choices: list[filters.Choice]) -> list[Crossover]:
     """The crossovers of the chosen slice; computed once per file and view."""
-    chosen = state.values_of(choices)
-    where = tuple((key, chosen[key]) for key in state.SLICE if key in chosen)
+    chosen = filters.values_of(choices)
+    where = tuple((key, chosen[key]) for key in filters.SLICE if key in chosen)
     return _find(
         stamp, where, chosen["baseline"], chosen["candidate"], chosen["metric"], chosen.get("clock", "wall")
     )
@@ -76,7 +76,7 @@ def _find(
         return []
     frame = state.load(stamp.path).frame
     for key, value in where:
-        frame = frame[frame[state.AXES[key].column] == value]
+        frame = frame[frame[filters.AXES[key].column] == value]
     samples = state.samples(stamp) if metric == "latency" else None
     return crossovers(frame, samples, baseline=baseline, candidate=candidate, metric=metric, clock=clock)
 

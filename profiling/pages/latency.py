@@ -9,7 +9,7 @@ from profiling import units
 from profiling.analysis.curves import untiled
 from profiling.figures import latency as figures
 from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_TOKEN, Metric
-from profiling.pages import lines, state, widgets
+from profiling.pages import filters, lines, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "latency": (LATENCY, lines.LATENCY),
@@ -29,11 +29,11 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = state.choose_slice(untiled(loaded.frame))
-    baseline, chosen = state.choose_baseline(frame), state.choose_backends(frame)
+    frame, choices = filters.choose_slice(untiled(loaded.frame))
+    baseline, chosen = filters.choose_baseline(frame), filters.choose_backends(frame)
     with st.container(horizontal=True):
-        clock = state.choose_clock(frame)
-        show = state.choose_in_page("show", "Show", list(SHOW), "latency")
+        clock = filters.choose_clock(frame)
+        show = filters.choose_in_page("show", "Show", list(SHOW), "latency")
         log = st.toggle("Log axes", value=True, key="log", bind="query-params")
     choices = [*choices, baseline, chosen, clock, show]
     head.finish(choices)

@@ -15,7 +15,7 @@ from profiling.devices import Device
 from profiling.figures import memory as figures
 from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series
 from profiling.model.memory import largest_seq_len, peak_bytes, retained_bytes
-from profiling.pages import lines, state, widgets
+from profiling.pages import filters, lines, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "peak": (PEAK_MEMORY, lines.PEAK_MEMORY),
@@ -34,17 +34,17 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = state.choose_slice(untiled(loaded.frame))
-    chosen = state.choose_backends(frame)
+    frame, choices = filters.choose_slice(untiled(loaded.frame))
+    chosen = filters.choose_backends(frame)
     choices = [*choices, chosen]
     with st.container(horizontal=True):
-        show = state.choose_in_page(
+        show = filters.choose_in_page(
             "held", "Show", list(SHOW), "peak", hint="retained: what a forward leaves behind"
         )
-        methods = sorted(m for m in frame["mem_method"].unique() if m)
+        methods = sorted(m for m in frame["mem_method"].unique() if m in METHODS)
         # Two methods never share an axis: each is a choice of its own, if a run holds both.
         if len(methods) > 1:
-            method = state.choose_in_page("method", "Method", methods, methods[0])
+            method = filters.choose_in_page("method", "Method", methods, methods[0])
             choices.append(method)
             frame = frame[frame["mem_method"].isin(["", method.value])]
     head.finish([*choices, show])

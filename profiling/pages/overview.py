@@ -11,8 +11,8 @@ from profiling.analysis.summary import Overview, OverviewRow, overview
 from profiling.case import InputError
 from profiling.figures import speedup as figures
 from profiling.figures.series import status_word
+from profiling.pages import filters, state, widgets
 from profiling.pages import overview_model as model
-from profiling.pages import state, widgets
 from profiling.records import STATUSES
 
 
@@ -24,16 +24,16 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = state.choose_slice(untiled(loaded.frame), ("dtype", "other"))
-    baseline = state.choose_baseline(frame)
-    candidate = state.choose_candidate(frame, baseline.value)
+    frame, choices = filters.choose_slice(untiled(loaded.frame), ("dtype", "other"))
+    baseline = filters.choose_baseline(frame)
+    candidate = filters.choose_candidate(frame, baseline.value)
     if candidate.value == baseline.value:
         head.finish([*choices, baseline, candidate])
         st.info("This run holds one backend only, so there is nothing to compare.")
         st.page_link(widgets.page("latency"), label="See its latency")
         return
     answer = st.container()
-    clock = state.choose_clock(frame)
+    clock = filters.choose_clock(frame)
     shown = [*choices, baseline, candidate, clock]
     where = tuple((choice.key, choice.value) for choice in choices)
     try:
@@ -45,7 +45,7 @@ def render() -> None:
     with answer:
         st.markdown(f"**{widgets.plain(found.headline)}**")
         st.caption(widgets.plain(counts_text(found)))
-    query = state.query_of(loaded.run_id, shown)
+    query = filters.query_of(loaded.run_id, shown)
     rows = sorted(found.rows, key=model.order)
     _table(found, rows, query, loaded.run_id)
     series = _chart(found, rows, loaded, frame)
@@ -58,7 +58,7 @@ def _overview(
 ) -> Overview:
     frame = state.load(stamp.path).frame
     for key, value in where:
-        frame = frame[frame[state.AXES[key].column] == value]
+        frame = frame[frame[filters.AXES[key].column] == value]
     return overview(frame, state.samples(stamp), baseline=baseline, candidate=candidate, clock=clock)
 
 
@@ -72,31 +72,31 @@ def counts_text(found: Overview) -> str:
     return f"{text}. {'Flags: ' + ', '.join(flags) if flags else 'None flagged'}."
 
 
-def _table(found: Overview, rows: list[OverviewRow], query: dict[str, str | list[str]], run_id: str) -> None:
+def _table(found: Overview, rows: list[OverviewRow], query: filters.Query, run_id: str) -> None:
     """One row per shape; every crossover is a link to its evidence."""
     if not rows:
         st.info("No shape has both backends; choose others in the sidebar.")
         return
     st.table(model.linked(found, rows, query), hide_index=True, border="horizontal")
-    st.caption(
-        ":blue-badge[measured] Crossover N\\* with its 95 % interval where the verdict is clear, else the "
-        "verdict; each is a link to its evidence. always: ahead at every N measured; never: behind; "
+    st.markdown(
+        ":blue-badge[measured] :small[Crossover N\\* with its 95 % interval where the verdict is clear, else "
+        "the verdict; each is a link to its evidence. always: ahead at every N measured; never: behind; "
         "censored: behind as far as the baseline ran; several: more than one crossing; ambiguous: the "
         f"samples do not decide. Speed-up at N on the {found.clock} clock: {widgets.plain(found.baseline)} / "
-        f"{widgets.plain(found.candidate)}, higher is better."
+        f"{widgets.plain(found.candidate)}, higher is better.]"
     )
     widgets.table(model.numbers(found, rows), name="overview", run_id=run_id)
 
 
 def _chart(
     found: Overview, rows: list[OverviewRow], loaded: state.Loaded, frame: pd.DataFrame
-) -> list[state.Choice]:
+) -> list[filters.Choice]:
     """Speed-up against N for one batch and number of heads, as small multiples."""
     if not rows:
         return []
     names = list(dict.fromkeys(model.series_name(row.slice) for row in rows))
     st.header("Speed-up against N")
-    series = state.choose_in_page("series", "Batch · heads", names, names[0])
+    series = filters.choose_in_page("series", "Batch · heads", names, names[0])
     own = [row for row in rows if model.series_name(row.slice) == series.value]
     panels = model.panels(found, own, frame)
     label = f"{found.baseline} / {found.candidate}"

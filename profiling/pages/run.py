@@ -9,7 +9,7 @@ import streamlit as st
 
 from profiling import store, units
 from profiling.case import InputError, Sweep, blocks
-from profiling.pages import jobs, state, widgets
+from profiling.pages import filters, jobs, state, widgets
 from profiling.paths import DATA_DIR
 
 CARDS_PER_ROW = 3
@@ -57,7 +57,7 @@ def _choose(presets: list[jobs.Preset]) -> jobs.Preset | None:
             if preset.sweep.description:
                 st.caption(widgets.plain(preset.sweep.description))
     stems = [preset.path.stem for preset in usable]
-    choice = state.choose_in_page("sweep", "Sweep", stems, stems[0])
+    choice = filters.choose_in_page("sweep", "Sweep", stems, stems[0])
     return usable[stems.index(choice.value)]
 
 
@@ -66,7 +66,7 @@ def _plan(path: Path, sweep: Sweep, folder: Path, *, startable: bool) -> None:
     st.header("Plan")
     names = list(dict.fromkeys(name for group in sweep.group for name in group.backends))
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        device = state.choose_in_page("device", "Device", jobs.devices(), jobs.devices()[0])
+        device = filters.choose_in_page("device", "Device", jobs.devices(), jobs.devices()[0])
     cases = sweep.cases()
     protocol = sweep.protocol
     lengths = sorted({case.seq_len_q for case in cases})

@@ -1,15 +1,11 @@
-"""What a page looks at: the data folder, the chosen run, and the filters, which live in the URL.
-
-Every filter is a widget bound to a query parameter of its key's name, so the address of a page is the
-view. Streamlit keeps a bound value in the session too: it is still there on the next page.
-"""
+"""What a page looks at: the data folder, its runs, and the one that was read, with what filters need."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,21 +14,18 @@ import streamlit as st
 
 from profiling import store
 from profiling.analysis.curves import backend_names
-from profiling.case import BACKENDS, CLOCKS, DIRECTIONS, DTYPE_BYTES
+from profiling.case import BACKENDS, CLOCKS
 from profiling.devices import Device, device_of
 from profiling.paths import DATA_DIR
 from profiling.records import Run
 
 DEFAULT_RUN = "h200-standard"
 DATA_VARIABLE = "FLASHSCOPE_DATA"
-CANDIDATES = ("flash", "sdpa_flash", "sdpa", "sdpa_cudnn", "tiled", "naive_compiled")
 RUN_KEY = "run"
 TILE_RUN_KEY = "tile_run"
-CLOCK_HELP = (
-    "wall: one eager call, launch included. pipelined: many calls, one synchronise. "
-    "device: GPU events, cold L2. graph: replay of a CUDA graph, rotating buffers. "
-    "graph_hot: the same on hot caches."
-)
+
+
+_NO_NAME = r"[^\w.:/-]"
 
 
 class Stamp(NamedTuple):
@@ -143,7 +136,8 @@ def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
     shared = heads + "-KV" + frame["kv_heads"].astype("string")
     return frame.assign(
         seq_len=frame["seq_len_k"],
-        name=backend_names(frame),
+        # chips read Markdown, and a file may say anything
+        name=backend_names(frame).str.replace(_NO_NAME, "?", regex=True),
         series=heads.where(frame["kv_heads"] == frame["heads"], shared),
         mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),
         other=_other(frame),
@@ -182,189 +176,6 @@ def names(frame: pd.DataFrame) -> list[str]:
 
 
 def clocks(frame: pd.DataFrame) -> list[str]:
-    """The clocks of a table, in the order of `case.CLOCKS`."""
+    """The clocks of a table, in the order of `case.CLOCKS`; others have no meaning here."""
     present = set(frame["clock"].unique())
-    return [clock for clock in CLOCKS if clock in present] + sorted(present - {*CLOCKS, ""})
-
-
-# ---------------------------------------------------------------------------------------------- filters
-
-
-class Axis(NamedTuple):
-    """A filter along one column. `order` lists values in the order to offer them; others follow, sorted."""
-
-    key: str
-    label: str
-    column: str
-    order: tuple[Any, ...] = ()
-    hint: str = ""
-
-
-AXES: dict[str, Axis] = {
-    axis.key: axis
-    for axis in (
-        Axis("dtype", "Dtype", "dtype", tuple(DTYPE_BYTES)),
-        Axis("direction", "Direction", "direction", DIRECTIONS, "fwd: forward, bwd: backward alone"),
-        Axis("series", "Batch · heads", "series", (), "held fixed along N; KV is shown where heads share it"),
-        Axis("d", "Head dim d", "head_dim"),
-        Axis("mask", "Mask", "mask", ("none", "causal"), "causal is aligned bottom-right"),
-        Axis("other", "Other", "other", ("plain",), "what else sets these cases apart"),
-    )
-}
-SLICE: tuple[str, ...] = ("dtype", "direction", "series", "d", "mask", "other")
-
-
-class Choice(NamedTuple):
-    """A filter: what was chosen, and the value a reset goes back to; with one value it is not drawn."""
-
-    key: str
-    label: str
-    value: Any
-    default: Any
-    drawn: bool = True
-
-
-def options(frame: pd.DataFrame, axis: Axis) -> list[Any]:
-    """The values of a column to choose from, in the axis' order."""
-    present = [v.item() if hasattr(v, "item") else v for v in frame[axis.column].dropna().unique()]
-    known = [value for value in axis.order if value in present]
-    rest = sorted((value for value in present if value not in known), key=_natural)
-    return known + rest
-
-
-def _natural(value: Any) -> tuple[Any, ...]:
-    """Sort key under which B2 comes before B16."""
-    if not isinstance(value, str):
-        return (value,)
-    parts = "".join(c if c.isdigit() else " " for c in value).split()
-    return (tuple(int(p) for p in parts), value)
-
-
-def choose(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Choice:
-    """One filter as a row of chips in the sidebar, bound to the URL; with a single value it is not drawn."""
-    if st.session_state.get(key) not in values:  # of another run, or nonsense: the default counts
-        st.session_state.pop(key, None)
-    if len(values) < 2:
-        return Choice(key, label, default, default, drawn=False)
-    with st.sidebar:
-        value = st.pills(
-            label, values, default=default, key=key, required=True, bind="query-params", help=hint or None
-        )
-    return Choice(key, label, default if value is None else value, default)
-
-
-def choose_one(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Any:
-    """One of many as a drop-down in the sidebar, bound to the URL."""
-    if st.session_state.get(key) not in values:
-        st.session_state.pop(key, None)
-    with st.sidebar:
-        value = st.selectbox(
-            label,
-            values,
-            index=list(values).index(default),
-            key=key,
-            bind="query-params",
-            help=hint or None,
-        )
-    return default if value is None else value
-
-
-def choose_in_page(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Choice:
-    """As `choose`, but as a segmented control where the page stands: for what visibly moves the chart."""
-    if st.session_state.get(key) not in values:
-        st.session_state.pop(key, None)
-    value = st.segmented_control(
-        label, values, default=default, key=key, required=True, bind="query-params", help=hint or None
-    )
-    return Choice(key, label, default if value is None else value, default)
-
-
-def choose_clock(frame: pd.DataFrame) -> Choice:
-    """The clock, in the page: a crossover moves with it. Shown even when there is one: it must be named."""
-    present = clocks(frame)
-    return choose_in_page("clock", "Clock", present, default_clock(present), hint=CLOCK_HELP)
-
-
-def choose_slice(frame: pd.DataFrame, keys: Sequence[str] = SLICE) -> tuple[pd.DataFrame, list[Choice]]:
-    """Draw the filters `keys` one after the other; each offers what the earlier ones leave.
-
-    Returns:
-        The rows that match, and the choices.
-    """
-    choices = []
-    for key in keys:
-        axis = AXES[key]
-        values = options(frame, axis)
-        if not values:
-            continue
-        choice = choose(key, axis.label, values, _usual(frame, axis, values), hint=axis.hint)
-        frame = frame[frame[axis.column] == choice.value]
-        choices.append(choice)
-    return frame, choices
-
-
-def _usual(frame: pd.DataFrame, axis: Axis, values: Sequence[Any]) -> Any:
-    """The default of a filter: d = 128 if there, the first of an ordered axis, else the most frequent."""
-    if axis.key == "d" and 128 in values:
-        return 128
-    if axis.order and values[0] in axis.order and axis.key != "dtype":
-        return values[0]
-    counts = frame[axis.column].value_counts()
-    return max(values, key=lambda value: counts[value])  # the first of equals
-
-
-def choose_baseline(frame: pd.DataFrame) -> Choice:
-    """What speed-ups are measured against: naive where there is one."""
-    present = names(frame)
-    first = next((name for name in present if name.partition("/")[0] == "naive"), present[0])
-    return choose("baseline", "Baseline", present, first, hint="what a speed-up is measured against")
-
-
-def choose_candidate(frame: pd.DataFrame, baseline: str) -> Choice:
-    """What is compared with the baseline: flash where there is one."""
-    others = [name for name in names(frame) if name != baseline] or [baseline]
-    best = next((name for name in CANDIDATES if name in others), others[0])
-    return choose("candidate", "Candidate", others, best)
-
-
-def choose_backends(frame: pd.DataFrame) -> Choice:
-    """Which backends a chart shows; none chosen means all, so that a link holds for other runs too."""
-    present = names(frame)
-    kept = [name for name in st.session_state.get("backends", []) if name in present]
-    if kept != st.session_state.get("backends", []):
-        st.session_state["backends"] = kept
-    if len(present) < 3:
-        return Choice("backends", "Backends", [], [], drawn=False)
-    with st.sidebar:
-        value = st.pills(
-            "Backends",
-            present,
-            selection_mode="multi",
-            default=[],
-            key="backends",
-            bind="query-params",
-            help="none chosen: all are shown",
-        )
-    return Choice("backends", "Backends", list(value or []), [])
-
-
-def default_clock(present: Sequence[str]) -> str:
-    """The clock a first visit shows: `device` where there is one, else the first."""
-    return "device" if "device" in present else present[0]
-
-
-def reset(choices: Sequence[Choice]) -> None:
-    """Set the filters back to their defaults (a callback: widgets of this run may not exist yet)."""
-    for choice in choices:
-        st.session_state[choice.key] = choice.default
-
-
-def query_of(run_id: str, choices: Sequence[Choice], run_key: str = RUN_KEY) -> dict[str, str | list[str]]:
-    """The query parameters that show this view to someone else, defaults included."""
-    texts = {c.key: c.value if isinstance(c.value, list) else str(c.value) for c in choices if c.drawn}
-    return {run_key: run_id, **texts}
-
-
-def values_of(choices: Sequence[Choice]) -> Mapping[str, Any]:
-    """The chosen value by key."""
-    return {choice.key: choice.value for choice in choices}
+    return [clock for clock in CLOCKS if clock in present] or list(CLOCKS[:1])

@@ -14,7 +14,7 @@ from profiling.case import TILED_BACKENDS, Case
 from profiling.devices import Device
 from profiling.figures import tiles as figures
 from profiling.model.memory import forward_sram_bytes
-from profiling.pages import state, widgets
+from profiling.pages import filters, state, widgets
 
 STAGES = (1, 2, 3, 4)
 
@@ -27,19 +27,20 @@ def render() -> None:
         return
     asked = loaded.frame[loaded.frame["tile_m"].notna()]
     present = [name for name in TILED_BACKENDS if (asked["backend"] == name).any()]
-    backend = state.choose("tiled_backend", "Backend", present, "flash" if "flash" in present else present[0])
-    _, choices = state.choose_slice(asked[asked["backend"] == backend.value])
+    usual = "flash" if "flash" in present else present[0]
+    backend = filters.choose("tiled_backend", "Backend", present, usual)
+    _, choices = filters.choose_slice(asked[asked["backend"] == backend.value])
     frame = loaded.frame[loaded.frame["backend"] == backend.value]
     for choice in choices:
-        frame = frame[frame[state.AXES[choice.key].column] == choice.value]
-    clock = state.choose_clock(frame[frame["tile_m"].notna()])
+        frame = frame[frame[filters.AXES[choice.key].column] == choice.value]
+    clock = filters.choose_clock(frame[frame["tile_m"].notna()])
     grids = tile_grids(frame, backend=backend.value, clock=clock.value)
     if not grids:
         head.finish([backend, *choices, clock])
         st.info("No tile was asked for on this slice; choose another one in the sidebar.")
         return
     lengths = [grid.seq_len for grid in grids]
-    length = state.choose_in_page("at", "Sequence length N", lengths, lengths[-1])
+    length = filters.choose_in_page("at", "Sequence length N", lengths, lengths[-1])
     head.finish([backend, *choices, clock, length])
     grid = grids[lengths.index(length.value)]
     st.markdown(sentence(grid))
@@ -55,6 +56,8 @@ def render() -> None:
                 caption="The tile with the lowest median; its neighbours may be as good within the noise.",
                 measured=True,
             )
+            best = pd.DataFrame(points, columns=["seq_len", "tile_m", "tile_n", "default_over_best"])
+            widgets.table(best, name="best-tile", run_id=loaded.run_id)
 
 
 def sentence(grid: TileGrid) -> str:
@@ -65,6 +68,8 @@ def sentence(grid: TileGrid) -> str:
     best = f"At N = {n} **{grid.best[0]}×{grid.best[1]}** is the fastest tile measured"
     if grid.default_relative is None:
         return f"{best}; the default was not measured."
+    if grid.default == grid.best:
+        return f"{best}, and the backend's own choice."
     took = "" if grid.default is None else f", {grid.default[0]}×{grid.default[1]},"
     if grid.default_relative <= 1:
         return f"{best}; the backend's own choice{took} is as fast."
@@ -118,7 +123,7 @@ def _bill(grid: TileGrid, device: Device | None) -> None:
         key="tile",
         bind="query-params",
     )
-    stages = state.choose_in_page(
+    stages = filters.choose_in_page(
         "stages",
         "Stages",
         STAGES,
@@ -142,6 +147,8 @@ def _bill(grid: TileGrid, device: Device | None) -> None:
         ),
         measured=False,
     )
+    parts = pd.DataFrame({"part": [p.label for p in bill.parts], "est_bytes": [p.nbytes for p in bill.parts]})
+    widgets.table(parts, name="sram", run_id="model")
 
 
 def sram_bill(where: Slice, tile: tuple[int, int], stages: int, device: Device | None) -> figures.SramBill:

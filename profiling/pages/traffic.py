@@ -11,7 +11,7 @@ from profiling.case import DTYPE_BYTES, Case
 from profiling.devices import Device, catalogue
 from profiling.figures import traffic as figures
 from profiling.model.traffic import kv_fits_l2_until
-from profiling.pages import counters, state, widgets
+from profiling.pages import counters, filters, state, widgets
 from profiling.pages import traffic_model as model
 from profiling.units import KIB
 
@@ -74,7 +74,7 @@ def render() -> None:
     _counters_panel(calls)
 
 
-def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[state.Choice]]:
+def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[filters.Choice]]:
     """The rows of the chosen shape, if there is a run. The element size is a control of the page itself."""
     if loaded is None:
         return None, []
@@ -82,7 +82,7 @@ def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[state
     plain = frame[frame["other"] == "plain"]  # the formulas hold for dense attention only
     if not len(plain):
         return None, []
-    return state.choose_slice(plain, ("direction", "series", "d", "mask"))
+    return filters.choose_slice(plain, ("direction", "series", "d", "mask"))
 
 
 def _device(loaded: state.Loaded | None) -> Device:
@@ -92,7 +92,7 @@ def _device(loaded: state.Loaded | None) -> Device:
     if own is not None:
         known = {own.name: own, **{name: device for name, device in known.items() if name != own.name}}
     default = own.name if own is not None else counters.DEVICE
-    return known[state.choose_one("gpu", "Device of the model", list(known), default)]
+    return known[filters.choose_one("gpu", "Device of the model", list(known), default)]
 
 
 def _knobs(device: Device, base: Case) -> model.Knobs:
@@ -118,11 +118,11 @@ def _knobs(device: Device, base: Case) -> model.Knobs:
         with st.container(horizontal=True):
             order = "FA2"
             if base.direction == "fwd":
-                order = state.choose_in_page(
+                order = filters.choose_in_page(
                     "order", "Loop order", ["FA2", "FA1"], "FA2", hint=ORDER_HINT
                 ).value
             first = next(iter(ELEMENTS))
-            element = state.choose_in_page("element", "Element", list(ELEMENTS), first).value
+            element = filters.choose_in_page("element", "Element", list(ELEMENTS), first).value
     return model.Knobs(int(seq_len), str(order).lower(), int(sram_kib) * KIB, int(block_m), ELEMENTS[element])
 
 
@@ -173,6 +173,10 @@ def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
         ),
         measured=False,
     )
+    sizes = pd.DataFrame(
+        {"seq_len": [n for n, _ in chart.points], "est_kv_bytes": [b for _, b in chart.points]}
+    )
+    widgets.table(sizes, name="cache", run_id="model")
 
 
 def _counters_panel(calls: list[counters.Call]) -> None:

@@ -20,7 +20,7 @@ from streamlit.delta_generator import DeltaGenerator
 from profiling import export, store, units
 from profiling.case import InputError
 from profiling.figures.series import status_word
-from profiling.pages import state
+from profiling.pages import filters, state
 
 # Streamlit's wide layout leaves 80 px on either side, which a table of ten columns cannot spare at 1280 px.
 STYLE = "<style>[data-testid=stMainBlockContainer] {padding: 3.5rem clamp(1rem, 3vw, 3rem) 4rem}</style>"
@@ -50,14 +50,14 @@ class Head(NamedTuple):
     link: DeltaGenerator
     run_key: str
 
-    def finish(self, choices: Sequence[state.Choice]) -> None:
+    def finish(self, choices: Sequence[filters.Choice]) -> None:
         """Fill in the line of context and the link to this view, and draw the reset under the filters."""
         _reset_button(choices)
         if self.loaded is None:
             return
         self.line.text(context(self.loaded, choices))
         with self.link.popover("Link to this view"):
-            query = state.query_of(self.loaded.run_id, choices, self.run_key)
+            query = filters.query_of(self.loaded.run_id, choices, self.run_key)
             st.code(view_url(query), language=None, wrap_lines=True)
 
 
@@ -159,23 +159,23 @@ def nothing_yet() -> None:
         st.page_link(page("data"), label="Data")
 
 
-def _reset_button(choices: Sequence[state.Choice]) -> None:
+def _reset_button(choices: Sequence[filters.Choice]) -> None:
     """A button under the filters that sets them back; disabled while nothing differs."""
     changed = [choice for choice in choices if choice.value != choice.default]
     st.sidebar.button(
         "Reset filters",
         key="reset",
-        on_click=state.reset,
+        on_click=filters.reset,
         args=(choices,),
         disabled=not changed,
         width="stretch",
     )
 
 
-def context(loaded: state.Loaded, choices: Sequence[state.Choice]) -> str:
+def context(loaded: state.Loaded, choices: Sequence[filters.Choice]) -> str:
     """The top line: device, dtype, clock, versions, run, cases and flags, as plain text."""
     environment = loaded.run.header.environment
-    chosen = state.values_of(choices)
+    chosen = filters.values_of(choices)
     flagged = int((loaded.frame["flags"].fillna("") != "").sum())
     versions = [f"torch {environment.torch_version}"] if environment.torch_version else []
     versions += [f"triton {environment.triton_version}"] if environment.triton_version else []
@@ -223,7 +223,7 @@ def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool |
         False: ":orange-badge[modelled]",
         None: ":blue-badge[measured: solid] :orange-badge[modelled: dashed]",
     }[measured]
-    st.caption(f"{badge} {caption}")
+    st.markdown(f"{badge} :small[{caption}]")  # a caption's grey would fall below the contrast of text
 
 
 def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:

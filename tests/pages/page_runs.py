@@ -60,10 +60,20 @@ def hostile_run(run_id: str = "hostile") -> Run:
     name = "![x](http://192.0.2.1/p.png) <img src=x onerror=alert(1)> :material/bug: $x$"
     run = cpu_run(run_id, environment=synthetic_environment(name, device_kind="cpu"))
     failed = failed_measurement(run.measurements[0].case, "crashed", f"=cmd {name}")
+    odd = run.measurements[1]
+    odd = odd.model_copy(
+        update={
+            "case": odd.case.model_copy(update={"backend": name}),
+            "clocks": tuple(c.model_copy(update={"clock": name}) for c in odd.clocks),
+            "mem_method": name,
+            "flags": (name,),
+            "kernel": name,
+        }
+    )
     header = run.header.model_copy(update={"label": name})
     return Run(
         header=header,
-        measurements=(failed, *run.measurements[1:]),
+        measurements=(failed, odd, *run.measurements[2:]),
         environments=run.environments,
         problems=(),
         end=run.end,

@@ -143,13 +143,13 @@ def test_columns_are_described(data: Path) -> None:
 
 def test_the_json_of_a_crossover_is_json(show: Any) -> None:
     """A comparison can be taken out as JSON, numbers unrounded."""
-    from profiling.pages import crossover, state
+    from profiling.pages import crossover, filters, state
 
     folder = show("h200-standard", "cpu-quick", "h200-tiles")
     stamp = state.stamp(folder / "samples" / "h200-standard.jsonl")
     assert stamp is not None
     asked = {"baseline": "naive", "candidate": "flash", "metric": "latency", "clock": "wall"}
-    choices = [state.Choice(key, key, value, value) for key, value in asked.items()]
+    choices = [filters.Choice(key, key, value, value) for key, value in asked.items()]
     found = crossover.find(stamp, choices)
     assert len(found) == 8
     again = json.loads(json.dumps(found[0].to_dict()))

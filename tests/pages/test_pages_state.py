@@ -11,7 +11,7 @@ from synthetic import failed_measurement, synthetic_case, synthetic_run
 
 from profiling import store
 from profiling.figures.series import Point, Series
-from profiling.pages import lines, state, widgets
+from profiling.pages import filters, lines, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import Run
 
@@ -52,11 +52,11 @@ def test_the_first_visit_shows_the_h200_sample_else_the_newest() -> None:
 def test_filters_offer_values_in_their_natural_order() -> None:
     """B2 comes before B16, fwd before bwd, numbers by size; what a run has alone is offered."""
     table = frame(gpu_run(batch_heads=((16, 4), (2, 32), (2, 4)), seq_lens=(64,), head_dims=(128, 64)))
-    assert state.options(table, state.AXES["series"]) == ["B2-H4", "B2-H32", "B16-H4"]
-    assert state.options(table, state.AXES["direction"]) == ["fwd", "bwd"]
-    assert state.options(table, state.AXES["d"]) == [64, 128]
-    assert state.options(table, state.AXES["mask"]) == ["none", "causal"]
-    assert state.options(table, state.AXES["other"]) == ["plain"]
+    assert filters.options(table, filters.AXES["series"]) == ["B2-H4", "B2-H32", "B16-H4"]
+    assert filters.options(table, filters.AXES["direction"]) == ["fwd", "bwd"]
+    assert filters.options(table, filters.AXES["d"]) == [64, 128]
+    assert filters.options(table, filters.AXES["mask"]) == ["none", "causal"]
+    assert filters.options(table, filters.AXES["other"]) == ["plain"]
 
 
 def test_what_sets_a_case_apart_is_a_filter_of_its_own() -> None:
@@ -85,13 +85,13 @@ def test_what_sets_a_case_apart_is_a_filter_of_its_own() -> None:
 def test_a_link_holds_what_was_drawn_and_nothing_else() -> None:
     """Choices with a single value are left out; several chosen backends are kept as several."""
     choices = [
-        state.Choice("d", "d", 64, 128),
-        state.Choice("dtype", "Dtype", "bf16", "bf16", drawn=False),
-        state.Choice("backends", "Backends", ["naive", "flash"], []),
+        filters.Choice("d", "d", 64, 128),
+        filters.Choice("dtype", "Dtype", "bf16", "bf16", drawn=False),
+        filters.Choice("backends", "Backends", ["naive", "flash"], []),
     ]
-    query = state.query_of("r 1", choices)
+    query = filters.query_of("r 1", choices)
     assert query == {"run": "r 1", "d": "64", "backends": ["naive", "flash"]}
-    assert state.query_of("t", [], state.TILE_RUN_KEY) == {"tile_run": "t"}
+    assert filters.query_of("t", [], state.TILE_RUN_KEY) == {"tile_run": "t"}
 
 
 @pytest.mark.parametrize(
