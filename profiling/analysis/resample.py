@@ -6,9 +6,10 @@ nothing, and what is common to a process (placement, clocks) counts once.
 
 The replicates come from resampling processes and, within them, rounds (Davison & Hinkley, Bootstrap
 Methods and their Application, 1997, section 3.8). With few processes the plain bootstrap is too narrow:
-it misses the factor P/(P-1) and the heavier tail of Student's t, and it counts the rounds twice. So the
-spread of each point's replicates is scaled to what t with P-1 degrees of freedom says about the mean of P
-processes; tests/analysis/test_calibration.py checks the coverage that results.
+it misses the factor P/(P-1) and the heavier tail of Student's t; with many it counts the rounds twice. So
+each point's replicates are centred on its estimate and stretched until their central 95 % are as wide as
+the interval of Student's t, P-1 degrees of freedom, for the mean of P processes. What coverage results is
+checked in tests/analysis/test_calibration.py.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def replicates(points: Sequence[np.ndarray], count: int, rng: np.random.Generato
         chosen = (uniform[:, : len(values)] * len(values)).astype(np.int64)
         drawn = _resampled_medians(ordered, chosen, rng).mean(axis=1)
         centre = _process_medians(ordered).mean()
-        columns.append(centre + (drawn - centre) * _widening(ordered, drawn, rng))
+        columns.append(centre + (drawn - drawn.mean()) * _widening(ordered, drawn, rng))
     return np.stack(columns, axis=1) if columns else np.empty((count, 0))
 
 
@@ -84,27 +85,27 @@ def _resampled_medians(ordered: np.ndarray, chosen: np.ndarray, rng: np.random.G
 
 
 def _widening(ordered: np.ndarray, drawn: np.ndarray, rng: np.random.Generator) -> float:
-    """The factor that takes the replicates' spread to that of Student's t for the mean over processes."""
-    spread = float(drawn.std())
+    """The factor that makes the replicates' interval as wide as Student's t for the mean of processes."""
+    low, high = interval(drawn)
+    half_width = float(high - low) / 2
     processes = len(ordered)
-    if spread == 0.0:
+    if half_width == 0.0:
         return 1.0
     between = float(_process_medians(ordered).var(ddof=1)) / processes if processes > 1 else 0.0
     if processes >= MIN_PROCESSES:
-        return np.sqrt(between) / spread * _t_over_z(processes - 1)
+        return np.sqrt(between) * _t(processes - 1) / half_width
     # One or two processes: their spread is unknown or nearly so; the rounds say at least something.
     fixed = np.broadcast_to(np.arange(processes), (256, processes))
     rounds = float(_held(ordered).mean())
     within = float(_resampled_medians(ordered, fixed, rng).var(axis=0).mean()) / processes
     within *= rounds / max(rounds - 1, 1)
     degrees = max(1, round(processes * (rounds - 1)))
-    return np.sqrt(max(between, within)) / spread * _t_over_z(degrees)
+    return np.sqrt(max(between, within)) * _t(degrees) / half_width
 
 
 @lru_cache(maxsize=64)
-def _t_over_z(degrees: int) -> float:
-    tail = (1 + LEVEL) / 2
-    return float(stats.t.ppf(tail, degrees) / stats.norm.ppf(tail))
+def _t(degrees: int) -> float:
+    return float(stats.t.ppf((1 + LEVEL) / 2, degrees))
 
 
 def interval(draws: np.ndarray) -> np.ndarray:

@@ -26,15 +26,16 @@ def test_order_statistics_replace_drawing_and_sorting(rounds: int) -> None:
 
 
 @pytest.mark.parametrize("processes", [3, 5, 10])
-def test_the_spread_is_that_of_student_s_t(processes: int) -> None:
-    """The replicates' standard deviation is t over z times the standard error of the mean of processes."""
+def test_the_interval_is_as_wide_as_student_s_t(processes: int) -> None:
+    """Centred on the estimate; half as wide as t times the standard error of the mean of processes."""
     rng = np.random.default_rng(0)
     values = rng.normal(0, 1, (processes, 1)) + rng.normal(0, 0.2, (processes, 7))
     draws = resample.replicates([values], 4000, rng)[:, 0]
+    low, high = resample.interval(draws)
     error = np.median(values, axis=1).std(ddof=1) / np.sqrt(processes)
-    wanted = error * stats.t.ppf(0.975, processes - 1) / stats.norm.ppf(0.975)
-    assert draws.std() == pytest.approx(wanted, rel=0.01)
-    assert draws.mean() == pytest.approx(resample.estimate(values), abs=4 * wanted / np.sqrt(4000))
+    assert (high - low) / 2 == pytest.approx(error * stats.t.ppf(0.975, processes - 1))
+    assert draws.mean() == pytest.approx(resample.estimate(values))
+    assert low < resample.estimate(values) < high
 
 
 def test_processes_are_drawn_together_at_all_points() -> None:
