@@ -221,9 +221,11 @@ def value_range(values: Iterable[float | None], *, log: bool, room_above: float 
 
 
 def value_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
-    """A plain value axis; a log axis is labelled at 1, 10, 100 if that gives enough, else at 1, 2, 5, 10."""
+    """A plain value axis; a log axis has ticks at 1, 10, 100 if that gives enough, else at 1, 2, 5, 10."""
     axis: dict[str, Any] = {"title": {"text": safe(title)}, "range": list(value_range), "zeroline": False}
     if not log:
         return axis | {"type": "linear", "tickformat": "~s"}
-    span = value_range[1] - value_range[0]
-    return axis | {"type": "log", "dtick": 1 if span >= 1.5 else "D2", "exponentformat": "none"}
+    steps = (1,) if value_range[1] - value_range[0] >= 1.5 else (1, 2, 5)
+    powers = range(math.floor(value_range[0]), math.ceil(value_range[1]) + 1)
+    ticks = [m * 10.0**p for p in powers for m in steps]
+    return axis | {"type": "log", "tickvals": ticks, "ticktext": [units.number_text(t) for t in ticks]}

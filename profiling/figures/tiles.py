@@ -237,7 +237,7 @@ def bill_figure(bill: SramBill) -> go.Figure:
 
 
 def best_line_figure(line: BestLine) -> go.Figure:
-    """The best Br and Bc at each N, as two stepped lines on a log axis of tile sizes."""
+    """The best Br and Bc at each N, as two lines on a log axis of tile sizes."""
     ns = [n for n, *_ in line.points]
     fig = go.Figure()
     for name, place, style in (("Br", 1, theme.STYLES["flash"]), ("Bc", 2, theme.STYLES["sdpa"])):
@@ -247,7 +247,7 @@ def best_line_figure(line: BestLine) -> go.Figure:
                 y=[point[place] for point in line.points],
                 name=f"best {name}",
                 mode="lines+markers",
-                line={"color": style.colour, "shape": "hv"},
+                line={"color": style.colour},
                 marker={"symbol": style.symbol, "size": 9},
                 hovertext=[
                     "" if p[3] is None else f"<br>default tile: {units.ratio_text(p[3])}" for p in line.points

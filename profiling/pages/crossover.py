@@ -45,13 +45,16 @@ def render() -> None:
 
     found = find(loaded.stamp, choices)
     if not found:
+        if baseline.value == candidate.value:
+            st.info("This run holds one backend only, so there is nothing to compare.")
+            return
         st.info("Nothing to compare here.")
         st.text(
             f"Both {baseline.value} and {candidate.value} need rows on this slice; choose others at the left."
         )
         return
     for each in found:
-        _one(each, _rows(frame, each, clock.value if clock else None), loaded.run_id)
+        _one(each, _rows(frame, each, clock.value if clock else None), loaded.name)
 
 
 def find(stamp: state.Stamp, choices: list[filters.Choice]) -> list[Crossover]:

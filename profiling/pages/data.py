@@ -43,7 +43,7 @@ def _list(infos: list[store.RunInfo]) -> None:
         pd.DataFrame(
             [
                 {
-                    "run": info.run_id,
+                    "run": info.path.stem,
                     "device": info.device_name,
                     "state": "unreadable" if info.problem else jobs.progress(info).state,
                     "planned": info.planned_cases,
@@ -51,6 +51,7 @@ def _list(infos: list[store.RunInfo]) -> None:
                     **{status_word(status): info.n_by_status.get(status, 0) for status in seen},
                     "created (UTC)": info.created_at,
                     "label": info.label,
+                    "id": info.run_id,
                     "file": f"{info.path.parent.name}/{info.path.name}",
                 }
                 for info in infos
@@ -99,7 +100,7 @@ def _upload(folder: Path, known: set[str]) -> None:
         except InputError as error:
             st.error(widgets.plain(error))
             return
-        st.session_state[state.RUN_KEY] = new[0].run_id
+        st.session_state[state.RUN_KEY] = new[0].run_id  # which names its file
         st.switch_page(widgets.page("overview"))
 
 
@@ -121,9 +122,10 @@ def _read(content: bytes, suffix: str) -> list[Run]:
 def _export(infos: list[store.RunInfo]) -> None:
     """One run as comparison CSV, or as JSON with everything."""
     st.header("Take a run out")
-    ids = [info.run_id for info in infos]
-    chosen = st.selectbox("Run", ids, index=ids.index(state.default_run(infos) or ids[0]), key="export")
-    info = infos[ids.index(chosen or ids[0])]
+    names = [info.path.stem for info in infos]
+    usual = state.default_run(infos) or names[0]
+    chosen = st.selectbox("Run", names, index=names.index(usual), key="export")
+    info = infos[names.index(chosen or usual)]
     try:
         loaded = state.load(info.path)
     except (InputError, FileNotFoundError) as error:
@@ -135,7 +137,7 @@ def _export(infos: list[store.RunInfo]) -> None:
         st.download_button(
             "Comparison CSV",
             data=lambda: export.to_csv(loaded.frame[list(COLUMNS)]),
-            file_name=f"{loaded.run_id}.csv",
+            file_name=f"{loaded.name}.csv",
             mime="text/csv",
             on_click="ignore",
             key="export-csv",
@@ -143,7 +145,7 @@ def _export(infos: list[store.RunInfo]) -> None:
         st.download_button(
             "JSON",
             data=lambda: export.to_json(loaded.run),
-            file_name=f"{loaded.run_id}.json",
+            file_name=f"{loaded.name}.json",
             mime="application/json",
             on_click="ignore",
             key="export-json",

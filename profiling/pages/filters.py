@@ -195,10 +195,10 @@ def reset(choices: Sequence[Choice]) -> None:
         st.session_state[choice.key] = choice.default
 
 
-def query_of(run_id: str, choices: Sequence[Choice], run_key: str = state.RUN_KEY) -> Query:
+def query_of(run: str, choices: Sequence[Choice], run_key: str = state.RUN_KEY) -> Query:
     """The query parameters that show this view to someone else, defaults included."""
     texts = {c.key: c.value if isinstance(c.value, list) else str(c.value) for c in choices if c.drawn}
-    return {run_key: run_id, **texts}
+    return {run_key: run, **texts}
 
 
 def values_of(choices: Sequence[Choice]) -> Mapping[str, Any]:

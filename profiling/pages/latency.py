@@ -61,7 +61,7 @@ def render() -> None:
         caption=_caption(shown, show.value, peak),
         measured=True,
     )
-    widgets.table(_table(shown, baseline.value), name="latency", run_id=loaded.run_id)
+    widgets.table(_table(shown, baseline.value), name="latency", run_id=loaded.name)
 
 
 def _caption(shown: pd.DataFrame, show: str, peak: float | None) -> str:

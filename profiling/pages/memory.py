@@ -56,7 +56,7 @@ def render() -> None:
     series = lines.series(shown, reading)
     if not any(s.points for s in series):
         st.info("This run has no memory of these cases: it was measured without, or none of them ran.")
-        widgets.table(_table(shown), name="memory", run_id=loaded.run_id)
+        widgets.table(_table(shown), name="memory", run_id=loaded.name)
         return
     capacity = loaded.device.memory_bytes if loaded.device else None
     models = _models(shown, show.value) if methods == ["cuda_allocator"] else ()
@@ -81,7 +81,7 @@ def render() -> None:
     st.header("What fits")
     fits = largest(shown, loaded.device)
     st.dataframe(fits, hide_index=True, placeholder=units.UNKNOWN, alt="Largest sequence length per backend")
-    widgets.table(_table(shown), name="memory", run_id=loaded.run_id)
+    widgets.table(_table(shown), name="memory", run_id=loaded.name)
 
 
 def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:

@@ -45,9 +45,9 @@ def render() -> None:
     with answer:
         st.markdown(f"**{widgets.plain(found.headline)}**")
         st.caption(widgets.plain(counts_text(found)))
-    query = filters.query_of(loaded.run_id, shown)
+    query = filters.query_of(loaded.name, shown)
     rows = sorted(found.rows, key=model.order)
-    _table(found, rows, query, loaded.run_id)
+    _table(found, rows, query, loaded.name)
     series = _chart(found, rows, loaded, frame)
     head.finish([*shown, *series])
 
@@ -110,5 +110,5 @@ def _chart(
         ),
         measured=True,
     )
-    widgets.table(model.chart_numbers(found, panels), name="speedup", run_id=loaded.run_id)
+    widgets.table(model.chart_numbers(found, panels), name="speedup", run_id=loaded.name)
     return [series]

@@ -142,7 +142,7 @@ def _one(info: store.RunInfo, folder: Path) -> None:
         line = ["flashscope", "run", "--resume", _short(info.path)]
         st.code(shlex.join(line), language="bash", wrap_lines=True)
     if info.n_cases and st.button("Show", key=f"show-{info.run_id}", help="Opens the Overview of this run"):
-        st.session_state[state.RUN_KEY] = info.run_id
+        st.session_state[state.RUN_KEY] = info.path.stem
         st.switch_page(widgets.page("overview"))
     _log(folder, info.run_id, expanded=False)
 

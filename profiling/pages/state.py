@@ -49,9 +49,9 @@ class Loaded(NamedTuple):
     device: Device | None
 
     @property
-    def run_id(self) -> str:
-        """The run's id."""
-        return self.run.run_id
+    def name(self) -> str:
+        """What the run is called in the picker and in the address: its file's name."""
+        return self.stamp.path.stem
 
 
 # ------------------------------------------------------------------------------------------- data folder
@@ -94,11 +94,14 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def default_run(infos: Sequence[store.RunInfo]) -> str | None:
-    """The run a first visit shows: the committed H200 sample, else the newest; None if there is none."""
-    ids = {info.run_id for info in infos}
-    if DEFAULT_RUN in ids:
+    """The name of the run a first visit shows; None if there is none.
+
+    The committed H200 sample, else the newest one that is not a tile sweep (which compares nothing).
+    """
+    if any(info.path.stem == DEFAULT_RUN for info in infos):
         return DEFAULT_RUN
-    return max(infos, key=lambda info: info.created_at).run_id if infos else None
+    comparing = [info for info in infos if 2 * info.n_tiled <= info.n_cases] or infos
+    return max(comparing, key=lambda info: info.created_at).path.stem if comparing else None
 
 
 def load(path: Path) -> Loaded:

@@ -57,7 +57,7 @@ def render() -> None:
                 measured=True,
             )
             best = pd.DataFrame(points, columns=["seq_len", "tile_m", "tile_n", "default_over_best"])
-            widgets.table(best, name="best-tile", run_id=loaded.run_id)
+            widgets.table(best, name="best-tile", run_id=loaded.name)
 
 
 def sentence(grid: TileGrid) -> str:
@@ -109,7 +109,7 @@ def _map(grid: TileGrid, loaded: state.Loaded) -> None:
         )
     with right:
         _bill(grid, loaded.device)
-    widgets.table(_table(found), name="tiles", run_id=loaded.run_id)
+    widgets.table(_table(found), name="tiles", run_id=loaded.name)
 
 
 def _bill(grid: TileGrid, device: Device | None) -> None:

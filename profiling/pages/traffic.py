@@ -68,7 +68,7 @@ def render() -> None:
         caption=_caption(base, len(shown), per_head=per_head),
         measured=None if chart.counters else False,
     )
-    widgets.table(model.table(rows), name="traffic", run_id=loaded.run_id if loaded else "model")
+    widgets.table(model.table(rows), name="traffic", run_id=loaded.name if loaded else "model")
     st.markdown(STORY)
     _cache_panel(device, base, knobs)
     _counters_panel(calls)

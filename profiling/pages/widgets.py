@@ -57,7 +57,7 @@ class Head(NamedTuple):
             return
         self.line.text(context(self.loaded, choices))
         with self.link.popover("Link to this view"):
-            query = filters.query_of(self.loaded.run_id, choices, self.run_key)
+            query = filters.query_of(self.loaded.name, choices, self.run_key)
             st.code(view_url(query), language=None, wrap_lines=True)
 
 
@@ -115,24 +115,26 @@ def _open(key: str, *, required: bool) -> state.Loaded | None:
 
 def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
     """The run picker in the sidebar. A link to a run that is not here says so."""
-    by_id = {info.run_id: info for info in infos}
+    by_name: dict[str, store.RunInfo] = {}
+    for info in sorted(infos, key=lambda info: info.created_at, reverse=True):
+        by_name.setdefault(info.path.stem, info)
     asked = st.query_params.get(key)
-    if asked is not None and asked not in by_id:
+    if asked is not None and asked not in by_name:
         st.warning(f"The link asks for run {plain(asked)}, which is not here; this is another run.")
-    if st.session_state.get(key) not in by_id:
+    if st.session_state.get(key) not in by_name:
         st.session_state.pop(key, None)
-    ids = sorted(by_id, key=lambda run_id: by_id[run_id].created_at, reverse=True)
-    default = ids.index(state.default_run(infos) or ids[0])
+    names = list(by_name)
+    default = names.index(state.default_run(infos) or names[0])
     with st.sidebar:
         chosen = st.selectbox(
             "Run",
-            ids,
+            names,
             index=default,
             key=key,
             bind="query-params",
-            help="Runs of the data folder, newest first",
+            help="Runs of the data folder by file name, newest first",
         )
-        info = by_id[chosen or ids[default]]
+        info = by_name[chosen or names[default]]
         st.text(f"{info.device_name} · {info.created_at[:10]} · {units.count_text(info.n_cases)} cases")
     return info
 
@@ -186,7 +188,7 @@ def context(loaded: state.Loaded, choices: Sequence[filters.Choice]) -> str:
         *([str(chosen["dtype"])] if "dtype" in chosen else []),
         *([f"{chosen['clock']} clock"] if "clock" in chosen else []),
         *versions,
-        f"run {loaded.run_id} ({', '.join([loaded.run.header.created_at[:10], *commit])})",
+        f"run {loaded.name} ({', '.join([loaded.run.header.created_at[:10], *commit])})",
         f"{units.count_text(len(loaded.run.measurements))} cases",
         f"{units.count_text(flagged)} of {units.count_text(len(loaded.frame))} rows flagged",
     ]

@@ -44,7 +44,10 @@ def test_the_first_visit_shows_the_h200_sample_else_the_newest() -> None:
         for name, created in (("old", "2026-01-01T00:00:00Z"), ("new", "2026-02-01T00:00:00Z"))
     ]
     assert state.default_run(infos) == "new"
-    sample = infos[0]._replace(run_id="h200-standard", created_at="2025-01-01T00:00:00Z")
+    tiles = infos[1]._replace(path=Path("t.jsonl"), n_tiled=1, created_at="2026-03-01T00:00:00Z")
+    assert state.default_run([*infos, tiles]) == "new"
+    assert state.default_run([tiles]) == "t"
+    sample = infos[0]._replace(path=Path("h200-standard.jsonl"), created_at="2025-01-01T00:00:00Z")
     assert state.default_run([*infos, sample]) == "h200-standard"
     assert state.default_run([]) is None
 
