@@ -162,15 +162,10 @@ def import_(
     It becomes a run of its own in the data folder.
     """
     from profiling.importers import import_runs
-    from profiling.store import RunWriter, now, run_path
+    from profiling.store import save_run
 
     for found in import_runs(file):
-        path = run_path(_data_dir(data) / "runs", found.run_id)
-        with RunWriter.create(path, found.header) as writer:
-            for environment in found.environments[1:]:
-                writer.append_environment(environment)
-            writer.append(found.measurements)
-            writer.end("finished", found.end.at if found.end else now())
+        path = save_run(found, _data_dir(data) / "runs")
         for problem in found.problems:
             print(f"note: {problem}")
         print(f"{path}: {len(found.measurements)} cases")
@@ -330,8 +325,7 @@ def _load(name: str, data: Path | None) -> Run:
 
 def _load_all(name: str, data: Path | None) -> list[Run]:
     """The runs of a run file or a comparison CSV, or the one with that id below the data folder."""
-    from profiling.importers import import_runs
-    from profiling.store import RUN_FOLDERS
+    from profiling.store import RUN_FOLDERS, load_run
 
     path = Path(name)
     if not path.exists() and path.suffix not in (".jsonl", ".csv"):
@@ -339,7 +333,12 @@ def _load_all(name: str, data: Path | None) -> list[Run]:
         path = next((place for place in places if place.exists()), None)
         if path is None:
             _reject(f"{name}: no such file, and no run of that id below {_data_dir(data)}")
-    found = import_runs(path)
+    if path.suffix == ".jsonl":
+        found = [load_run(path)]
+    else:
+        from profiling.importers import import_runs
+
+        found = import_runs(path)
     for problem in (problem for run in found for problem in run.problems):
         print(f"{path}: {problem}", file=sys.stderr)
     return found

@@ -70,7 +70,7 @@ class TestRejected:
             (["run", "data/sweeps/quick.toml", "--backends", "fast"], "unknown backend 'fast'"),
             (["run", "--resume", "nowhere.jsonl"], "no such run file"),
             (["show", "nowhere"], "no run of that id"),
-            (["show", "nowhere.jsonl"], "no such file"),
+            (["show", "nowhere.jsonl"], "no such run file"),
             (["list", "--data", "nowhere"], "no such folder"),
             (["crossover", "one", "--candidate", "fast"], "unknown backend 'fast'"),
             (["crossover", "nowhere.csv"], "no such file"),

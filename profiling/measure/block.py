@@ -84,6 +84,9 @@ class Bench:
             run.close()
             del run
             gc.collect()
+            # What is alive now are modules (a compiler's are many), and looking at them again and again
+            # would cost every later collection tenths of a second.
+            gc.freeze()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # another worker may be next, and need it
 
