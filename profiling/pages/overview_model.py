@@ -105,7 +105,7 @@ def linked(found: Overview, rows: Sequence[OverviewRow], query: Mapping[str, Any
             line[f"N* {clock}"] = link(row.by_clock.get(clock), row.slice, query)
         line["N* memory"] = link(row.memory, row.slice, query)
         for speedup in row.speedups:
-            line[f"at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
+            line[f"× at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
         longest = row.largest.get(found.baseline, 0)
         line[f"largest N {found.baseline}"] = units.count_text(longest) if longest else "none"
         out.append(line)

@@ -1,13 +1,14 @@
-"""Pictures of every page of the running app, light and dark, at 1280 px and on a phone.
+"""Pictures of the running app: every page, light and dark, at 1280 px and on a phone; the README's picture.
 
-    python tests/browser/screenshots.py FOLDER [--data DIR] [--readme]
+    python tests/browser/screenshots.py [FOLDER] [--readme] [--data DIR]
 
-`--readme` also writes the picture of the README: the Overview in light, to `data/screenshots/overview.png`.
+With a FOLDER all pages go there; `--readme` writes the Overview in light to `data/screenshots/overview.png`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ PAGES = ("", "crossover", "latency", "memory", "traffic", "tiles", "run", "data"
 README_PICTURE = ROOT / "data" / "screenshots" / "overview.png"
 WIDTHS = (1280, 390)
 TALLEST = 6000
+README_HEIGHT = 1120
 
 
 def shoot(
@@ -43,33 +45,37 @@ def shoot(
     context.close()
 
 
+def shoot_all(browser: Browser, url: str, folder: Path) -> None:
+    """Every page in both themes and both widths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, theme, width in itertools.product(PAGES, ("light", "dark"), WIDTHS):
+        target = folder / f"{name or 'overview'}-{theme}-{width}.png"
+        shoot(browser, f"{url}/{name}", target, theme=theme, width=width)
+        print(target)
+
+
 def main() -> int:
-    """Take all pictures; returns the exit status."""
+    """Take the pictures asked for; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", type=Path, default=ROOT / "data")
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--readme", action="store_true")
+    parser.add_argument("--data", type=Path, default=ROOT / "data")
     asked = parser.parse_args()
     browser_path = chromium()
     if browser_path is None:
         print("needs a Chromium on PATH", file=sys.stderr)
         return 2
-    asked.folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as scratch,
         app(asked.data.resolve(), Path(scratch) / "app.log") as url,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=browser_path, args=CHROMIUM_ARGS)
-        for name in PAGES:
-            for theme in ("light", "dark"):
-                for width in WIDTHS:
-                    target = asked.folder / f"{name or 'overview'}-{theme}-{width}.png"
-                    shoot(browser, f"{url}/{name}", target, theme=theme, width=width)
-                    print(target)
+        if asked.folder is not None:
+            shoot_all(browser, url, asked.folder)
         if asked.readme:
             README_PICTURE.parent.mkdir(parents=True, exist_ok=True)
-            shoot(browser, url, README_PICTURE, theme="light", width=1280, height=1100)
+            shoot(browser, url, README_PICTURE, theme="light", width=1280, height=README_HEIGHT)
             print(README_PICTURE)
         browser.close()
     return 0

@@ -113,8 +113,8 @@ def test_overview_table_holds_the_crossovers_of_the_raw_samples(gpu: list[Line])
                 assert number(cell) == round(expected)
         ratios = {n: paired_ratio(*pair, "device") for n, pair in pairs.items()}
         for n in (1024, 4096):
-            assert number(row[f"at {n // 1000}\u00a0{n % 1000:03d}"]) == pytest.approx(ratios[n], rel=5e-3)
-        assert row["at 16\u00a0384"] == "naive\u00a0OOM"
+            assert number(row[f"× at {n // 1000}\u00a0{n % 1000:03d}"]) == pytest.approx(ratios[n], rel=5e-3)
+        assert row["× at 16\u00a0384"] == "naive\u00a0OOM"
         assert number(row["largest N naive"]) == max(pairs)
 
 
