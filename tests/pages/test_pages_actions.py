@@ -154,3 +154,14 @@ def test_the_json_of_a_crossover_is_json(show: Any) -> None:
     assert len(found) == 8
     again = json.loads(json.dumps(found[0].to_dict()))
     assert again["crossover_seq_len"] == found[0].crossover_seq_len
+
+
+def test_reset_sets_every_filter_back(show: Any) -> None:
+    """After a reset the page is the one without filters, and the button has nothing left to do."""
+    show("h200-standard", "cpu-quick", "h200-tiles")
+    app = draw("latency", d="64", mask="causal", clock="wall", backends="flash")
+    assert not app.button(key="reset").disabled
+    app.button(key="reset").click().run()
+    assert not app.exception
+    assert app.button(key="reset").disabled
+    assert texts(app) == texts(draw("latency"))
