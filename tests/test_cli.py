@@ -294,6 +294,7 @@ def run_for_real(tmp_path, monkeypatch):
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": "1",
+        "GIT_DIR": str(tmp_path),  # whoever commits meanwhile must not make a resume a forced one
         "TMPDIR": str(tmp_path),
         "STAND_IN_MARKER": str(tmp_path / "marker"),
     }

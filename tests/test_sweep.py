@@ -240,7 +240,7 @@ def test_the_sweeps_that_come_with_it(name, low, high):
     sweep = load_sweep(DATA_DIR / "sweeps" / f"{name}.toml")
     assert sweep.name == name
     assert low <= len(sweep.cases()) <= high
-    assert sweep.protocol.processes >= 2
+    assert sweep.protocol.rounds >= 2
     curves = {}
     for case in sweep.cases():
         curve = (
@@ -253,7 +253,7 @@ def test_the_sweeps_that_come_with_it(name, low, high):
             case.tile_n,
         )
         curves.setdefault((curve, case.batch, case.heads), set()).add(case.seq_len_q)
-    assert max(len(lengths) for lengths in curves.values()) >= 3
+    assert max(len(lengths) for lengths in curves.values()) >= 2
     device = "cpu" if name == "quick" else "cuda:0"
     assert planned_clocks(sweep.protocol, device) == sweep.protocol.clocks
 

@@ -101,15 +101,18 @@ class TestRunList:
         [
             ({"end_status": "finished"}, "finished"),
             ({"end_status": "interrupted"}, "interrupted"),
-            ({"pid": os.getpid()}, f"running (pid {os.getpid()})"),
             ({"pid": 2**22 + 1}, "killed: go on with --resume"),
             ({}, "killed"),
             ({"problem": "r.jsonl: not a run file"}, "not a run file"),
         ],
     )
     def test_states(self, tmp_path, fields, said):
-        """Finished, interrupted, running, killed, unreadable: each is told apart."""
+        """Finished, interrupted, killed, unreadable: each is told apart."""
         assert said in run_list([self.info(tmp_path, **fields)])
+
+    def test_a_live_process(self, tmp_path):
+        """A run whose writer lives and has not ended is running."""
+        assert f"running (pid {os.getpid()})" in run_list([self.info(tmp_path, pid=os.getpid())])
 
     def test_counts(self, tmp_path):
         """Rows of planned ones, and how many of them failed how."""

@@ -205,7 +205,7 @@ def test_a_prediction_spares_the_machine(bench, make_case, monkeypatch):
     """Scores far beyond a CPU's memory are `oom` before anything is allocated; small cases still run."""
     monkeypatch.setattr("profiling.measure.memory.available_bytes", lambda: 10 * 2**20)
     monkeypatch.setattr(block_module, "available_bytes", lambda: 10 * 2**20)
-    shape = {"seq_len_q": 4096, "seq_len_k": 4096, "heads": 1, "kv_heads": 1}
+    shape = {"seq_len_q": 2048, "seq_len_k": 2048, "heads": 1, "kv_heads": 1}
     naive, flash = measure(bench, [make_case(**shape), make_case(backend="sdpa_flash", **shape)], check=False)
     assert naive.status == "oom"
     assert "MiB" in naive.reason
