@@ -178,7 +178,7 @@ class _Flash(torch.autograd.Function):
         tile = None
         if ctx.tile is not None:
             default = tuning.dkdv_config(max(q.shape[3], v.shape[3]), q.dtype, ctx.causal)
-            tile = tuning.requested_config(*ctx.tile, default)
+            tile = tuning.requested_config(*ctx.tile, default)  # pyright: ignore[reportCallIssue]
         dq, dk, dv = _backward(
             ctx.saved_tensors, dout, dlse, ctx.causal, ctx.scale, tile, needs_dq, needs_dk or needs_dv
         )

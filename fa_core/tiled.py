@@ -205,7 +205,8 @@ class _Tiled(torch.autograd.Function):
             return (None,) * 4
         if dout is None:
             dout = torch.zeros_like(ctx.saved_tensors[3])
-        grads = _finish(backward_tiles(*ctx.saved_tensors, dout, dlse, **ctx.options))
+        # pyright cannot know how many tensors a context has saved
+        grads = _finish(backward_tiles(*ctx.saved_tensors, dout, dlse, **ctx.options))  # pyright: ignore[reportCallIssue]
         return *grads, None
 
 
