@@ -193,14 +193,13 @@ def estimate(
 
     Score matrix, bytes moved in four models, memory, least time. Needs no GPU and measures nothing.
     """
+    from profiling.case import Case
     from profiling.devices import find_device
     from profiling.estimate import estimate as by_formulas
     from profiling.estimate import estimate_text
 
     if heads % (kv_heads or heads):
         _reject(f"--heads must be a multiple of --kv-heads, got {heads} and {kv_heads}")
-    from profiling.case import Case
-
     case = Case(
         backend="flash",
         direction=direction,

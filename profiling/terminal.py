@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from profiling import units
 from profiling.case import InputError
 from profiling.records import ClockResult, Environment, Measurement, Run
 from profiling.units import bytes_text, count_text, number_text, ratio_text, time_text
@@ -124,8 +125,4 @@ def crossover_text(found: Crossover) -> str:
 def _star(found: Crossover) -> str:
     if found.crossover_seq_len is None:
         return "".join(f", between N = {count_text(a)} and {count_text(b)}" for a, b in found.brackets)
-    star = f", N* = {count_text(round(found.crossover_seq_len))}"
-    if found.interval is None:
-        return star
-    low, high = (count_text(round(x)) for x in found.interval)
-    return f"{star} [{low}, {high}]"
+    return f", N* = {units.crossover_text(found.crossover_seq_len, found.interval)}"

@@ -128,6 +128,15 @@ def count_text(n: Any) -> str:
     return f"{int(n):,}".replace(",", GROUP)
 
 
+def crossover_text(seq_len: float, interval: tuple[float, float] | None) -> str:
+    """N* in whole tokens with its interval where there is one: `512 [448, 590]`."""
+    text = count_text(round(seq_len))
+    if interval is None:
+        return text
+    low, high = (count_text(round(x)) for x in interval)
+    return f"{text} [{low}, {high}]"
+
+
 def number_text(x: Any) -> str:
     """A bare number with three significant digits; below 0.001 and from 10 million on with an exponent."""
     value = _finite(x)

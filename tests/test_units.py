@@ -21,6 +21,7 @@ from profiling.units import (
     bandwidth_text,
     bytes_text,
     count_text,
+    crossover_text,
     duration_text,
     number_text,
     percent_text,
@@ -128,3 +129,9 @@ def test_a_fraction_is_no_count() -> None:
     """A count of 1.5 is a caller's mistake, not a rounding."""
     with pytest.raises(ValueError, match=r"whole number, got 1\.5"):
         count_text(1.5)
+
+
+def test_crossover_text_rounds_to_whole_tokens():
+    """N* and the ends of its interval are whole tokens; without an interval there are no brackets."""
+    assert crossover_text(511.6, (447.7, 590.2)) == "512 [448, 590]"
+    assert crossover_text(1024.0, None) == count_text(1024)

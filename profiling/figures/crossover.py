@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -53,7 +52,7 @@ def figure(chart: CrossoverChart) -> go.Figure:
         low, high = chart.interval
         fig.add_vrect(x0=low, x1=high, fillcolor=theme.BRACKET, line_width=0, layer="below", row="all", col=1)  # pyright: ignore[reportArgumentType]
     if chart.crossover_seq_len is not None:
-        label = crossover_text(chart.crossover_seq_len, chart.interval)
+        label = units.crossover_text(chart.crossover_seq_len, chart.interval)
         theme.seq_len_line(fig, chart.crossover_seq_len, f"N* = {label}", row=1, col=1)
         theme.seq_len_line(fig, chart.crossover_seq_len, "", row=2, col=1)
     theme.level_line(fig, 1.0, "", row=2, col=1)
@@ -69,12 +68,3 @@ def figure(chart: CrossoverChart) -> go.Figure:
         theme.ratio_axis(values([chart.ratio]), title=theme.safe(chart.ratio_label)), row=2, col=1
     )
     return theme.finish(fig, height=620)
-
-
-def crossover_text(n: float, interval: Sequence[float] | None) -> str:
-    """N* with its interval, in whole tokens: `512 [448, 590]`."""
-    text = units.count_text(round(n))
-    if interval is None:
-        return text
-    low, high = (units.count_text(round(x)) for x in interval)
-    return f"{text} [{low}, {high}]"

@@ -34,7 +34,6 @@ class TileChart(NamedTuple):
     cells: tuple[Cell, ...]
     best: tuple[int, int] | None
     default: tuple[int, int] | None
-    selected: tuple[int, int] | None = None
 
 
 class Part(NamedTuple):

@@ -11,9 +11,6 @@ from typing import Any
 
 from profiling.records import GpuState
 
-# Bits of the clocks' event reasons that mean heat (NVML: SwThermalSlowdown, HwThermalSlowdown).
-THERMAL_REASONS = 0x20 | 0x40
-
 
 def normal_uuid(uuid: Any) -> str:
     """A device UUID as NVML writes it: `GPU-` (or `MIG-`) and lower-case hex; "" for nothing."""

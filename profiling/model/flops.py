@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from profiling.case import Case, InputError
 from profiling.model.tiles import executed_pairs, visible_pairs
 from profiling.model.traffic import BACKWARD_TILE, DQ_TILE, FORWARD_TILE
 
-Convention = Literal["paper", "exact", "executed"]
 CONVENTIONS: tuple[str, ...] = ("paper", "exact", "executed")
 
 

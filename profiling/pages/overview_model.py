@@ -14,7 +14,6 @@ from profiling.analysis.curves import Slice
 from profiling.analysis.summary import Overview, OverviewRow, Speedup
 from profiling.case import DIRECTIONS
 from profiling.figures import theme
-from profiling.figures.crossover import crossover_text
 from profiling.figures.series import Failure, Point, Series, status_word
 from profiling.figures.speedup import Panel
 
@@ -61,7 +60,7 @@ def verdict_text(found: Crossover | None) -> str:
         return units.UNKNOWN
     if found.verdict != "clear" or found.crossover_seq_len is None:
         return found.verdict
-    text = crossover_text(found.crossover_seq_len, found.interval)
+    text = units.crossover_text(found.crossover_seq_len, found.interval)
     return f"up to {text}" if found.ahead == "below" else text
 
 
