@@ -5,6 +5,16 @@ Importing this package imports torch but neither triton nor a CUDA driver.
 
 from fa_core.api import IMPLS, attention, flash_tile
 from fa_core.naive import VARIANTS, naive_attention
+from fa_core.packed import attention_paged, attention_varlen
 from fa_core.tiled import tiled_attention
 
-__all__ = ["IMPLS", "VARIANTS", "attention", "flash_tile", "naive_attention", "tiled_attention"]
+__all__ = [
+    "IMPLS",
+    "VARIANTS",
+    "attention",
+    "attention_paged",
+    "attention_varlen",
+    "flash_tile",
+    "naive_attention",
+    "tiled_attention",
+]

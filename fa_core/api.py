@@ -4,16 +4,35 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 
+from fa_core.band import make_band
 from fa_core.naive import naive_attention
 from fa_core.tiled import tiled_attention
-from fa_core.validation import check_scale, check_tensors, check_tile, why_not_flash
+from fa_core.validation import (
+    check_bias,
+    check_scale,
+    check_scores,
+    check_tensors,
+    check_tile,
+    why_not_flash,
+)
 
 SDPA_IMPLS: tuple[str, ...] = ("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
 IMPLS: tuple[str, ...] = ("auto", "flash", "tiled", "naive", *SDPA_IMPLS)
+
+
+def _has_triton() -> bool:
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ImportError:
+        return False
+
+
+# Once, at import: looking for a package takes as long as launching a kernel.
+_HAS_TRITON = _has_triton()
 
 
 def _interpreted() -> bool:
@@ -21,22 +40,58 @@ def _interpreted() -> bool:
 
 
 def _why_not_flash(q: torch.Tensor, v: torch.Tensor) -> str | None:
-    if importlib.util.find_spec("triton") is None:
+    if not _HAS_TRITON:
         return "flash must have the triton package, which is not installed here (it exists for Linux)"
     return why_not_flash(q, v, interpreted=_interpreted())
+
+
+def check_flash(q: torch.Tensor, v: torch.Tensor) -> None:
+    """Refuse what the Triton kernels cannot take.
+
+    Raises:
+        NotImplementedError: one sentence on why.
+    """
+    if reason := _why_not_flash(q, v):
+        raise NotImplementedError(reason)
+
+
+def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | None) -> str:
+    """The implementation that `impl` stands for.
+
+    Raises:
+        ValueError: an unknown one, or a tile asked of one that has none.
+    """
+    if impl not in IMPLS:
+        raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
+    if impl == "auto":
+        impl = "naive" if _interpreted() or _why_not_flash(q, v) else "flash"
+    if block_m is not None and impl not in ("flash", "tiled"):
+        raise ValueError(
+            f"block_m and block_n must be left out for impl {impl!r}: only flash and tiled have tiles"
+        )
+    return impl
+
+
+def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Under autocast the tensors in its dtype, as PyTorch's own attention takes them; fp64 is left alone."""
+    first = tensors[0]
+    if not isinstance(first, torch.Tensor) or not torch.is_autocast_enabled(first.device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(first.device.type)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
 def flash_tile(
     head_dim: int, dtype: torch.dtype, direction: str = "fwd", causal: bool = False
 ) -> tuple[int, int]:
-    """The (block_m, block_n) that `flash` takes when none is asked for.
+    """The (block_m, block_n) that `flash` takes on a GPU with room for it when none is asked for.
 
-    `direction` is `fwd`, or `bwd` for the query x key tile of the kernel that forms dK and dV.
+    `causal` is whether a causal mask or a window limits the keys; `direction` is `fwd`, or `bwd` for the
+    query x key tile of the kernel that forms dK and dV.
     """
     from fa_core.kernels import tuning
 
-    choose = tuning.forward_config if direction == "fwd" else tuning.dkdv_config
-    config = choose(head_dim, dtype, causal)
+    config = tuning.seeded_config("forward" if direction == "fwd" else "dkdv", head_dim, dtype, causal)
     return config.block_m, config.block_n
 
 
@@ -47,6 +102,12 @@ def attention(
     v: torch.Tensor,
     *,
     causal: bool = ...,
+    causal_align: str = ...,
+    window: tuple[int | None, int | None] | None = ...,
+    alibi_slopes: torch.Tensor | None = ...,
+    softcap: float | None = ...,
+    bias: torch.Tensor | None = ...,
+    sinks: torch.Tensor | None = ...,
     scale: float | None = ...,
     impl: str = ...,
     block_m: int | None = ...,
@@ -61,6 +122,12 @@ def attention(
     v: torch.Tensor,
     *,
     causal: bool = ...,
+    causal_align: str = ...,
+    window: tuple[int | None, int | None] | None = ...,
+    alibi_slopes: torch.Tensor | None = ...,
+    softcap: float | None = ...,
+    bias: torch.Tensor | None = ...,
+    sinks: torch.Tensor | None = ...,
     scale: float | None = ...,
     impl: str = ...,
     block_m: int | None = ...,
@@ -74,6 +141,12 @@ def attention(
     v: torch.Tensor,
     *,
     causal: bool = False,
+    causal_align: str = "bottom-right",
+    window: tuple[int | None, int | None] | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     scale: float | None = None,
     impl: str = "auto",
     block_m: int | None = None,
@@ -81,14 +154,26 @@ def attention(
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Exact attention, softmax(scale · q kᵀ + mask) v, by the implementation named.
+    """Exact attention, softmax(cap(scale · q kᵀ) + alibi + bias + mask) v, by the implementation named.
+
+    Query i stands on the diagonal at key i + shift; shift is seq_len_k - seq_len_q, so that the last query
+    stands on the last key, or 0 with `causal_align="top-left"`. Under autocast q, k and v are taken in its
+    dtype.
 
     Args:
         q: (batch, heads, seq_len_q, head_dim), any strides.
         k: (batch, kv_heads, seq_len_k, head_dim); kv_heads divides heads.
         v: (batch, kv_heads, seq_len_k, head_dim_v).
-        causal: query i sees key j when j <= i + seq_len_k - seq_len_q (bottom-right alignment).
-        scale: factor on the scores; 1/sqrt(head_dim) when None.
+        causal: query i sees no key past the diagonal: j <= i + shift.
+        causal_align: `bottom-right` or `top-left`; it places windows and ALiBi distances too.
+        window: (left, right), both sides counted from the diagonal and included: i + shift - left <= j <=
+            i + shift + right. None is no limit on that side; `causal` makes right 0.
+        alibi_slopes: (heads,) or (batch, heads), no gradient: -slope · |i + shift - j| joins a score.
+        softcap: scores become softcap · tanh(score / softcap), before anything is added to them.
+        bias: (batch, heads, seq_len_q, seq_len_k), or 1 in any of these places, added to the scores; -inf
+            hides a pair. Differentiable.
+        sinks: (heads,), for each head one more score in the softmax whose key has no value. Differentiable.
+        scale: factor on q kᵀ; 1/sqrt(head_dim) when None.
         impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), `tiled` (the same algorithm in plain
             PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a pinned
             `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is `flash` where it can run
@@ -97,7 +182,7 @@ def attention(
         block_n: keys of the tile. In the backward the tile is that of the kernel that forms dK and dV.
         deterministic: ask for bitwise equal results on every run. All paths of `flash`, `tiled` and
             `naive` are; for SDPA it switches PyTorch's own flag for the length of the call.
-        return_lse: also return the natural log-sum-exp of each row (batch, heads, seq_len_q).
+        return_lse: also return the natural log-sum-exp of each row (batch, heads, seq_len_q), sink included.
 
     Returns:
         out (batch, heads, seq_len_q, head_dim_v) in q's dtype; a row that sees no key is 0, its lse -inf.
@@ -105,32 +190,42 @@ def attention(
     Raises:
         TypeError, ValueError: arguments that do not fit together, an unknown `impl`, or a tile asked of
             an implementation that has none.
-        NotImplementedError: the named implementation cannot take these tensors, or return an lse.
+        NotImplementedError: the named implementation cannot take these tensors or options, or return an lse.
     """
+    q, k, v = autocast_together(q, k, v)
     check_tensors(q, k, v)
+    check_scores(q, q.shape[0], q.shape[1], softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
+    check_bias(bias, q, k.shape[2])
+    band = make_band(causal, causal_align, window)
     scale = check_scale(scale, q.shape[3])
     check_tile(block_m, block_n)
-    if impl not in IMPLS:
-        raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
-    if impl == "auto":
-        impl = "naive" if _interpreted() or _why_not_flash(q, v) else "flash"
-    if block_m is not None and impl not in ("flash", "tiled"):
-        raise ValueError(
-            f"block_m and block_n must be left out for impl {impl!r}: only flash and tiled have tiles"
-        )
+    impl = resolve_impl(impl, q, v, block_m)
+    tile = None if block_m is None or block_n is None else (block_m, block_n)
+    rules: dict[str, Any] = {
+        "alibi_slopes": alibi_slopes,
+        "softcap": softcap,
+        "bias": bias,
+        "sinks": sinks,
+        "scale": scale,
+    }
+    masks: dict[str, Any] = {"causal": causal, "causal_align": causal_align, "window": window}
 
     if impl == "naive":
-        return naive_attention(q, k, v, causal=causal, scale=scale, return_lse=return_lse)  # type: ignore[call-overload]
+        eager: Any = naive_attention
+        return eager(q, k, v, **masks, **rules, return_lse=return_lse)
     if impl == "tiled":
-        tile = {} if block_m is None or block_n is None else {"block_m": block_m, "block_n": block_n}
-        return tiled_attention(q, k, v, causal=causal, scale=scale, return_lse=return_lse, **tile)  # type: ignore[call-overload]
+        asked = {} if tile is None else {"block_m": tile[0], "block_n": tile[1]}
+        tiled: Any = tiled_attention
+        return tiled(q, k, v, **masks, **rules, return_lse=return_lse, **asked)
     if impl == "flash":
-        if reason := _why_not_flash(q, v):
-            raise NotImplementedError(reason)
+        check_flash(q, v)
         from fa_core.op import flash_attention
 
+        if bias is not None:
+            # Rows and columns broadcast by strides of 0; autograd sums their gradients again.
+            bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
         out, lse = flash_attention(
-            q, k, v, causal=causal, scale=scale, block_m=block_m, block_n=block_n, return_lse=return_lse
+            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, return_lse=return_lse
         )
         return (out, lse) if lse is not None else out
     if return_lse:
@@ -139,4 +234,4 @@ def attention(
         )
     from fa_core.sdpa import sdpa_attention
 
-    return sdpa_attention(q, k, v, causal=causal, scale=scale, impl=impl, deterministic=deterministic)
+    return sdpa_attention(q, k, v, band=band, **rules, impl=impl, deterministic=deterministic)

@@ -1,188 +1,193 @@
-"""Launches the Triton kernels and gives them their gradient."""
+"""The Triton kernels as PyTorch operators: what runs, what a compiler may assume, and the gradient.
+
+`fa_core::flash_forward` returns, beside the output, what the backward needs of each row: statistics (2, B,
+H, Nq), its maximum and the logarithm of its sum (see `forward_kernel`). Of these `flash_attention` makes the
+log-sum-exp, so that its gradient comes back to the operator as the logarithm's.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import struct
 from typing import Any
 
 import torch
-import triton
-from torch.autograd.function import once_differentiable
-from triton.runtime.errors import OutOfResources
 
+from fa_core import autotune, launch
+from fa_core.band import Band
 from fa_core.kernels import tuning
-from fa_core.kernels.backward import delta_kernel, dkdv_kernel, dq_kernel
-from fa_core.kernels.forward import forward_kernel
-from fa_core.kernels.tuning import TileConfig, padded_head_dim
+from fa_core.launch import Problem, Saved
 
-# Typed as Any: what a kernel takes beside its own parameters (num_warps, ...) is Triton's business.
-_forward_kernel: Any = forward_kernel
-_delta_kernel: Any = delta_kernel
-_dkdv_kernel: Any = dkdv_kernel
-_dq_kernel: Any = dq_kernel
-
-DELTA_ROWS = 64
-
-
-def _device_guard(x: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """Triton launches on the current device, which need not be the tensors'."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()  # type: ignore[return-value]
-
-
-@contextlib.contextmanager
-def _refuse_large_tile(config: TileConfig) -> Any:
-    try:
-        yield
-    except OutOfResources as error:
-        raise NotImplementedError(
-            f"tile {config.block_m} x {config.block_n} must fit the device: {error.name} of "
-            f"{error.required} exceeds its {error.limit}"
-        ) from None
+_SHARED = (
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? cu_q, Tensor? cu_k, "
+    "Tensor? table, float scale, int? left, int? right, bool top_left, float softcap, "
+    "int? block_m, int? block_n"
+)
+_LIBRARY = torch.library.Library("fa_core", "DEF")
+_LIBRARY.define(f"flash_forward({_SHARED}, int? n_splits) -> (Tensor out, Tensor statistics)")
+_LIBRARY.define(
+    f"flash_backward({_SHARED}, Tensor dout, Tensor? dlse, Tensor out, Tensor statistics, bool[] wanted) "
+    "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)"
+)
+_N_SHARED = 16
+# The tables ask here first, where autotuning is on; they themselves know nothing of a GPU.
+tuning.finder = autotune.find
 
 
-def _wide(*tensors: torch.Tensor) -> bool:
-    """Whether an offset inside one tile (at most 256 rows and columns) can pass 2^31 elements."""
-    return any(256 * (abs(x.stride(2)) + abs(x.stride(3))) >= 2**31 for x in tensors)
+def _asked(block_m: int | None, block_n: int | None) -> tuple[int, int] | None:
+    return None if block_m is None or block_n is None else (block_m, block_n)
 
 
-def _two_floats(scale: float) -> tuple[float, float]:
-    """Scale as an fp32 number and the rest, because launch arguments are fp32."""
-    (nearest,) = struct.unpack("f", struct.pack("f", scale))
-    return nearest, scale - nearest
+def _problem(args: Any) -> Problem:
+    """The call as the kernels take it: limits that hide no key are left out."""
+    p = Problem(*args)
+    band = Band(p.left, p.right, p.top_left)
+    if p.cu_k is None:
+        band = band.needed(p.q.shape[2], p.k.shape[2])
+    elif p.table is not None and p.q.shape[2] == 1 and not p.top_left:
+        # The one query stands on the last key, wherever that is.
+        band = band._replace(right=None)
+    return p._replace(left=band.left, right=band.right)
 
 
-def _shape_constants(q: torch.Tensor, v: torch.Tensor) -> dict[str, Any]:
-    d, dv = q.shape[3], v.shape[3]
-    block_d, block_dv = padded_head_dim(d), padded_head_dim(dv)
-    return {
-        "BLOCK_D": block_d,
-        "BLOCK_DV": block_dv,
-        "CHECK_D": block_d != d,
-        "CHECK_DV": block_dv != dv,
-        "EXACT": tuning.exact(q),
-    }
+def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
+    """Out in q's layout; the statistics contiguous."""
+    q, d_v = p.q, p.v.shape[3]
+    out = torch.empty_like(q) if q.shape[3] == d_v else q.new_empty(*q.shape[:3], d_v)
+    return out, q.new_empty((2, *q.shape[:3]), dtype=p.statistics_dtype)
 
 
-def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float, config: TileConfig
-) -> tuple[torch.Tensor, torch.Tensor]:
-    batch, heads, n_q, d = q.shape
-    kv_heads, n_k, dv = k.shape[1], k.shape[2], v.shape[3]
-    out = torch.empty_like(q) if d == dv else q.new_empty(batch, heads, n_q, dv)
-    wide = torch.float64 if tuning.exact(q) else torch.float32
-    raw_lse = torch.empty(batch, heads, n_q, dtype=wide, device=q.device)
-    if out.numel() == 0 or n_k == 0:
-        return out.zero_(), raw_lse.fill_(float("-inf"))
-    with _device_guard(q), _refuse_large_tile(config):
-        _forward_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
-            q, k, v, out, raw_lse, *_two_floats(scale), heads, heads // kv_heads, n_q, n_k, d, dv,
-            *q.stride(), *k.stride(), *v.stride(), *out.stride(),
-            CAUSAL=causal, EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-            WIDE=_wide(q, k, v, out), num_warps=config.num_warps, num_stages=config.num_stages,
-            **_shape_constants(q, v),
-        )  # fmt: skip
-    return out, raw_lse
+def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    *tensors, block_m, block_n, n_splits = args
+    p = _problem(tensors)
+    out, statistics = _forward_outputs(p)
+    if out.numel() == 0:
+        return out, statistics
+    asked = _asked(block_m, block_n)
+    decoding = launch.decoding(p)
+    config = launch.decode_tile(p) if decoding and not asked else p.tile("forward", asked)
+    if n_splits is None:
+        n_splits = launch.splits(p, config) if decoding else 1
+    with launch.device_guard(p.q):
+        for step in launch.forward_launches(p, out, *statistics, config, n_splits):
+            step.run()
+    return out, statistics
 
 
-def _delta(out: torch.Tensor, dout: torch.Tensor, dlse: torch.Tensor | None) -> torch.Tensor:
-    batch, heads, n_q, dv = out.shape
-    exact = tuning.exact(out)
-    wide = torch.float64 if exact else torch.float32
-    delta = torch.empty(batch, heads, n_q, dtype=wide, device=out.device)
-    dlse = None if dlse is None else dlse.to(wide).contiguous()
-    _delta_kernel[(triton.cdiv(n_q, DELTA_ROWS) * batch * heads,)](
-        out, dout, delta if dlse is None else dlse, delta, heads, n_q, dv, *out.stride(), *dout.stride(),
-        HAS_DLSE=dlse is not None, BLOCK_M=DELTA_ROWS, BLOCK_DV=padded_head_dim(dv), WIDE=_wide(out, dout),
-        EXACT=exact, num_warps=4,
-    )  # fmt: skip
-    return delta
+def _fake_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return _forward_outputs(Problem(*args[: _N_SHARED - 2]))
 
 
-def _backward(
-    saved: tuple[torch.Tensor, ...],
-    dout: torch.Tensor,
-    dlse: torch.Tensor | None,
-    causal: bool,
-    scale: float,
-    tile: TileConfig | None,
-    needs_dq: bool,
-    needs_dkdv: bool,
-) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    q, k, v, out, raw_lse = saved
-    batch, heads, n_q, d = q.shape
-    kv_heads, n_k, dv = k.shape[1], k.shape[2], v.shape[3]
-    dq = torch.empty_like(q) if needs_dq else None
-    dk, dv_ = (torch.empty_like(k), torch.empty_like(v)) if needs_dkdv else (None, None)
-    if out.numel() == 0 or n_k == 0:
-        return tuple(x if x is None else x.zero_() for x in (dq, dk, dv_))  # type: ignore[return-value]
-    shared = {"CAUSAL": causal, "WIDE": _wide(q, k, v, dout), **_shape_constants(q, v)}
-    inputs = (*q.stride(), *k.stride(), *v.stride(), *dout.stride())
-    with _device_guard(q):
-        delta = _delta(out, dout, dlse)
-        if dk is not None and dv_ is not None:
-            config = tile or tuning.dkdv_config(max(d, dv), q.dtype, causal)
-            with _refuse_large_tile(config):
-                _dkdv_kernel[(triton.cdiv(n_k, config.block_n) * batch * kv_heads,)](
-                    q, k, v, dout, raw_lse, delta, dk, dv_, *_two_floats(scale),
-                    heads, kv_heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dk.stride(), *dv_.stride(),
-                    EVEN_M=n_q % config.block_m == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-                    num_warps=config.num_warps, num_stages=config.num_stages, **shared,
-                )  # fmt: skip
-        if dq is not None:
-            config = tuning.dq_config(max(d, dv), q.dtype, causal)
-            _dq_kernel[(triton.cdiv(n_q, config.block_m) * batch * heads,)](
-                q, k, v, dout, raw_lse, delta, dq, *_two_floats(scale),
-                heads, heads // kv_heads, n_q, n_k, d, dv, *inputs, *dq.stride(),
-                EVEN_N=n_k % config.block_n == 0, BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-                num_warps=config.num_warps, num_stages=config.num_stages, **shared,
-            )  # fmt: skip
-    if n_k == 1 and dlse is None:
+def _backward_outputs(p: Problem, wanted: list[bool]) -> list[torch.Tensor]:
+    """Gradients in the layout of their tensors, and nothing where none is wanted."""
+    want_dq, want_dkdv, want_dbias, want_dsinks = wanted
+    nothing = p.q.new_empty
+    return [
+        torch.empty_like(p.q) if want_dq else nothing(0),
+        torch.empty_like(p.k) if want_dkdv else nothing(0),
+        torch.empty_like(p.v) if want_dkdv else nothing(0),
+        p.bias.new_empty(p.bias.shape) if want_dbias and p.bias is not None else nothing(0),
+        torch.empty_like(p.sinks) if want_dsinks and p.sinks is not None else nothing(0),
+    ]
+
+
+def _sink_gradient(p: Problem, s: Saved, row_dot: torch.Tensor, dlse: torch.Tensor | None) -> torch.Tensor:
+    """dsink = -sum over rows of p_sink · (row_dot - dLSE): the sink is a key without a value.
+
+    Not from delta, which is row_dot as the rounded output has it: what rounding leaves of each row would
+    add up over all of them.
+    """
+    assert p.sinks is not None
+    lse = s.row_max * p.unit + s.log_sum
+    share = torch.exp(p.sinks.to(lse.dtype)[:, None] - lse)
+    # A row without keys whose sink is -inf too has no share to give.
+    share = torch.where(torch.isneginf(lse), 0.0, share)
+    sent = row_dot if dlse is None else row_dot - dlse
+    return -(share * sent).sum(dim=(0, 2)).to(p.sinks.dtype)
+
+
+def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
+    shared, (dout, dlse, out, statistics, wanted) = args[:_N_SHARED], args[_N_SHARED:]
+    *tensors, block_m, block_n = shared
+    p = _problem(tensors)
+    want_dq, want_dkdv, want_dbias, want_dsinks = wanted
+    dq, dk, dv, dbias, dsinks = grads = _backward_outputs(p, wanted)
+    if out.numel() == 0:
+        return tuple(x.zero_() for x in grads)
+    row_max, log_sum = statistics
+    delta = torch.empty_like(row_max)
+    s = Saved(dout, row_max, log_sum, delta)
+    with launch.device_guard(p.q):
+        dlse = None if dlse is None else dlse.to(delta.dtype).contiguous()
+        launch.delta_launch(out, dout, dlse, delta, tuning.exact(p.q)).run()
+        if want_dkdv:
+            launch.dkdv_launch(p, s, dk, dv, p.tile("dkdv", _asked(block_m, block_n))).run()
+        if want_dq or want_dsinks:
+            row_dot = torch.empty_like(delta) if want_dsinks else None
+            into = dq if want_dq else torch.empty_like(p.q)
+            launch.dq_launch(p, s, into, row_dot, p.tile("dq")).run()
+            if row_dot is not None:
+                dsinks.copy_(_sink_gradient(p, s, row_dot, dlse))
+        if want_dbias:
+            launch.dbias_launch(p, s, dbias, p.tile("dbias")).run()
+    band = Band(p.left, p.right, p.top_left)
+    one_key = p.left == p.right == 0 or (p.cu_k is None and band.most_keys(p.q.shape[2], p.k.shape[2]) <= 1)
+    if one_key and dlse is None and p.sinks is None:
         # A softmax over one key is constant: what dO seems to send to its score is rounding.
-        for grad in (dq, dk):
-            if grad is not None:
-                grad.zero_()
-    return dq, dk, dv_
+        for grad in (dq, dk, dbias):
+            grad.zero_()
+    return tuple(grads)
 
 
-class _Flash(torch.autograd.Function):
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        causal: bool,
-        scale: float,
-        tile: tuple[int, int] | None,
-        want_lse: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        config = tuning.forward_config(max(q.shape[3], v.shape[3]), q.dtype, causal)
-        if tile is not None:
-            config = tuning.requested_config(*tile, config)
-        out, raw_lse = _forward(q, k, v, causal, scale, config)
-        ctx.save_for_backward(q, k, v, out, raw_lse)
-        ctx.causal, ctx.scale, ctx.tile = causal, scale, tile
-        ctx.set_materialize_grads(False)
-        return out, (raw_lse * scale).float() if want_lse else None
+def _fake_backward(*args: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(_backward_outputs(Problem(*args[: _N_SHARED - 2]), args[-1]))
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
-        q, _, v, out, _ = ctx.saved_tensors
-        needs_dq, needs_dk, needs_dv = ctx.needs_input_grad[:3]
-        if dout is None and dlse is None:
-            return (None,) * 7
-        dout = torch.zeros_like(out) if dout is None else dout
-        tile = None
-        if ctx.tile is not None:
-            default = tuning.dkdv_config(max(q.shape[3], v.shape[3]), q.dtype, ctx.causal)
-            tile = tuning.requested_config(*ctx.tile, default)  # pyright: ignore[reportCallIssue]
-        dq, dk, dv = _backward(
-            ctx.saved_tensors, dout, dlse, ctx.causal, ctx.scale, tile, needs_dq, needs_dk or needs_dv
-        )
-        return dq, dk if needs_dk else None, dv if needs_dv else None, None, None, None, None
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:9], *output)
+    ctx.options = inputs[9:_N_SHARED]
+    ctx.set_materialize_grads(False)
+
+
+def _gradient(
+    ctx: Any, dout: torch.Tensor | None, dstatistics: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:
+    *tensors, out, statistics = ctx.saved_tensors
+    p = Problem(*tensors, *ctx.options[:5])
+    if p.table is not None:
+        raise NotImplementedError("attention over a paged cache has no backward: call it without gradients")
+    none = (None,) * (_N_SHARED + 1)
+    if dout is None and dstatistics is None:
+        return none
+    # The log-sum-exp is row_max · unit + log_sum: what comes back on log_sum is its gradient.
+    dlse = None if dstatistics is None else dstatistics[1]
+    dout = torch.zeros_like(out) if dout is None else dout
+    needs = ctx.needs_input_grad
+    wanted = [needs[0], needs[1] or needs[2], needs[3], needs[5]]
+    dq, dk, dv, dbias, dsinks = torch.ops.fa_core.flash_backward.default(
+        *tensors, *ctx.options, dout, dlse, out, statistics, wanted
+    )
+    grads = {0: dq, 1: dk, 2: dv, 3: dbias, 5: dsinks}
+    return tuple(grads[i] if i in grads and needs[i] else None for i in range(len(none)))
+
+
+def _no_second_gradient(ctx: Any, *grads: Any) -> None:
+    raise RuntimeError(
+        "flash attention can be differentiated once, not twice: impl='naive' has both derivatives"
+    )
+
+
+def _setup_nothing(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+    pass
+
+
+_LIBRARY.impl("flash_forward", _flash_forward, "CompositeExplicitAutograd")
+_LIBRARY.impl("flash_backward", _flash_backward, "CompositeExplicitAutograd")
+torch.library.register_fake("fa_core::flash_forward", _fake_forward, lib=_LIBRARY)
+torch.library.register_fake("fa_core::flash_backward", _fake_backward, lib=_LIBRARY)
+torch.library.register_autograd("fa_core::flash_forward", _gradient, setup_context=_setup, lib=_LIBRARY)
+torch.library.register_autograd(
+    "fa_core::flash_backward", _no_second_gradient, setup_context=_setup_nothing, lib=_LIBRARY
+)
 
 
 def flash_attention(
@@ -190,23 +195,44 @@ def flash_attention(
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    causal: bool,
+    band: Band,
     scale: float,
-    block_m: int | None = None,
-    block_n: int | None = None,
+    softcap: float | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    tile: tuple[int, int] | None = None,
+    n_splits: int | None = None,
     return_lse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The Triton kernels on checked arguments: (out, lse or None), both differentiable once.
 
-    q (B, H, Nq, d), k (B, Hkv, Nk, d), v (B, Hkv, Nk, dv) in fp16, bf16 or fp32, d and dv at most 256.
+    Shapes as in `launch.Problem`; lse (B, H, Nq) is natural, fp32. `n_splits` None: as many parts of the
+    keys as fill the device, where queries are few.
 
     Raises:
         NotImplementedError: a requested tile does not fit the device.
     """
-    if not scale > 0 or math.isinf(scale):
+    if not 0 < scale < math.inf:
         # The kernels take the maximum before they scale, which is right for positive scales only; the
         # sign (or the zero) is as well carried by q.
         q, scale = q * math.copysign(1.0, scale) if scale else q * 0.0, abs(scale) or 1.0
-    tile = None if block_m is None or block_n is None else (block_m, block_n)
-    apply: Any = _Flash.apply
-    return apply(q, k, v, causal, scale, tile, return_lse)
+    block_m, block_n = tile or (None, None)
+    alibi_slopes = None if alibi_slopes is None else alibi_slopes.float().contiguous()
+    cu_seqlens_q, cu_seqlens_k, block_table = (
+        None if x is None else x.to(torch.int32).contiguous()
+        for x in (cu_seqlens_q, cu_seqlens_k, block_table)
+    )
+    sinks = None if sinks is None else sinks.contiguous()
+    out, statistics = torch.ops.fa_core.flash_forward.default(
+        q, k, v, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, block_table,
+        scale, *band, softcap or 0.0, block_m, block_n, n_splits,
+    )  # fmt: skip
+    if not return_lse:
+        return out, None
+    row_max, log_sum = statistics
+    unit = 1.0 if softcap or alibi_slopes is not None or bias is not None else scale
+    return out, (row_max.detach() * unit + log_sum).float()

@@ -10,6 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
+from fa_core.band import Band
+
 _BACKENDS = {
     "sdpa_flash": SDPBackend.FLASH_ATTENTION,
     "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -31,26 +33,59 @@ def _deterministic(wanted: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
+def _dense_mask(
+    q: torch.Tensor, n_k: int, band: Band, alibi_slopes: torch.Tensor | None, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """What is added to the scores, in q's dtype, broadcasting to (batch, heads, seq_len_q, seq_len_k)."""
+    n_q = q.shape[2]
+    positions = torch.arange(n_q, device=q.device)[:, None] + band.shift(n_q, n_k)
+    keys = torch.arange(n_k, device=q.device)
+    mask = torch.zeros(1, 1, n_q, n_k, dtype=q.dtype, device=q.device)
+    if alibi_slopes is not None:
+        mask = (mask - alibi_slopes.reshape(-1, q.shape[1], 1, 1) * (positions - keys).abs()).to(q.dtype)
+    if bias is not None:
+        mask = mask + bias.to(q.dtype)
+    if band.left is not None:
+        mask = mask.masked_fill(keys < positions - band.left, float("-inf"))
+    if band.right is not None:
+        mask = mask.masked_fill(keys > positions + band.right, float("-inf"))
+    return mask
+
+
 def sdpa_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     *,
-    causal: bool,
+    band: Band,
     scale: float,
+    alibi_slopes: torch.Tensor | None = None,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
     impl: str = "sdpa",
     deterministic: bool = False,
 ) -> torch.Tensor:
-    """SDPA on (batch, heads, seq_len, head_dim), grouped KV heads allowed, causal aligned bottom-right.
+    """SDPA on (batch, heads, seq_len, head_dim), grouped KV heads allowed.
 
+    A causal mask is SDPA's own; windows, ALiBi and a bias become one dense mask, built at each call.
     `deterministic` holds for the forward; a backward run later follows PyTorch's flag at that time.
 
     Raises:
-        NotImplementedError: the pinned backend refuses these tensors; PyTorch's reason is in the message.
+        NotImplementedError: a softcap or sinks, or the pinned backend refuses these tensors.
     """
+    for name, value in (("softcap", softcap), ("sinks", sinks)):
+        if value is not None:
+            raise NotImplementedError(f"impl {impl!r} must be called without {name}: PyTorch's SDPA has none")
     n_q, n_k = q.shape[2], k.shape[2]
-    # is_causal is aligned top-left in PyTorch; the bias object names the other corner without a mask.
-    mask = causal_lower_right(n_q, n_k) if causal and n_q != n_k else None
+    plain = alibi_slopes is None and bias is None and band.left is None and band.right in (None, 0)
+    causal = plain and band.right == 0
+    if not plain:
+        mask = _dense_mask(q, n_k, band, alibi_slopes, bias)
+    else:
+        # is_causal is aligned top-left in PyTorch; the bias object names the other corner without a mask.
+        lower_right = causal and n_q != n_k and not band.top_left
+        mask = causal_lower_right(n_q, n_k) if lower_right else None
     pinned = sdpa_kernel(_BACKENDS[impl]) if impl in _BACKENDS else contextlib.nullcontext()
     with pinned, _deterministic(deterministic):
         try:

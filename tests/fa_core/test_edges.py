@@ -9,7 +9,6 @@ import pytest
 import torch
 from oracle import DEVICE, DTYPES, Inputs, assert_as_good_as_eager, make_inputs, run
 
-import fa_core.op
 from fa_core import attention, naive_attention
 
 flash = partial(attention, impl="flash")
@@ -26,18 +25,8 @@ def exactly(attend, x: Inputs) -> Inputs:
     return Inputs(*(t.double() for t in x)) if attend is tiled and x.q.dtype == torch.float32 else x
 
 
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
 HALVES = ("fp16", "bf16") if DEVICE == "cuda" else ("fp16",)
-
-
-@pytest.fixture(autouse=True)
-def _poisoned_outputs(monkeypatch):
-    """Every buffer that the launcher allocates starts as NaN, so that an unwritten element shows."""
-
-    def poison(allocate):
-        return lambda *args, **kwargs: allocate(*args, **kwargs).fill_(float("nan"))
-
-    for name in ("empty", "empty_like"):
-        monkeypatch.setattr(fa_core.op.torch, name, poison(getattr(torch, name)))
 
 
 @pytest.mark.parametrize("attend", IMPLS)
@@ -241,7 +230,7 @@ def test_double_backward_is_refused(attend):
     x = make_inputs(8, 8, 16)
     q, dout = x.q.clone().requires_grad_(), x.dout.clone().requires_grad_()
     (grad,) = torch.autograd.grad(attend(q, x.k, x.v), q, dout, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    with pytest.raises(RuntimeError, match=r"differentiable|differentiated"):
         grad.sum().backward()
 
 
