@@ -4,47 +4,69 @@
 
 What wins here is written into fa_core/kernels/tuning.py by hand. Each candidate is compared with the
 eager result before it is timed, and compiled beforehand in parallel. Ratios are to PyTorch's
-FlashAttention-2 (forward, and whole backward), timed in the same rounds.
+FlashAttention-2 (forward, and whole backward), timed in the same rounds. Where the winner spills
+registers, the best candidate that does not is printed too: that is the gain which an entry of the list
+in tests/fa_core/test_aot.py names.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import contextlib
 import multiprocessing
 import statistics
 import sys
 import time
+from typing import NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from triton.testing import do_bench
 
+from fa_core import autotune, launch
+from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.kernels.tuning import TileConfig
 from fa_core.op import flash_attention
 
 TOKENS, HIDDEN = 16384, 2048
-TILES = {
-    "forward": ((128, 64), (128, 128), (64, 64), (128, 32), (64, 128)),
-    "dkdv": ((64, 128), (64, 64), (32, 128), (32, 64), (128, 128), (128, 64)),
-    "dq": ((128, 64), (64, 64), (128, 128), (128, 32), (64, 32)),
-}
-CHOOSERS = {"forward": "forward_config", "dkdv": "dkdv_config", "dq": "dq_config"}
+KERNELS = {"forward": launch.forward_kernel, "dkdv": launch.dkdv_kernel, "dq": launch.dq_kernel}
+WARMUP_MS, MEASURE_MS = 5, 20
+
+
+class Verdict(NamedTuple):
+    """What became of a candidate before it is timed."""
+
+    error: float  # largest relative error, of out and the gradients
+    stack_bytes: int  # a thread: what spills
+    reason: str = ""  # why it cannot run
 
 
 def candidates(kernel: str, head_dim: int) -> list[TileConfig]:
-    """Tiles whose bf16 operands fit 227 KiB of shared memory and whose accumulators fit the registers."""
-    out = []
-    for (m, n), warps, stages in itertools.product(TILES[kernel], (4, 8), (1, 2, 3)):
-        kept, passing = (m, n) if kernel != "dkdv" else (n, m)
-        operands = (kept * (1 if kernel == "forward" else 2) + 2 * stages * passing) * head_dim * 2
-        outputs = kept * head_dim * (2 if kernel == "dkdv" else 1)
-        scores = m * n * (1 if kernel == "forward" else 2)
-        registers = (outputs + scores) / (32 * warps)
-        if operands <= 227 * 1024 and 48 <= registers <= 260 and (stages > 1 or head_dim == 256):
-            out.append(TileConfig(m, n, warps, stages))
+    """Those of autotuning that are worth a comparison by hand."""
+    target = tuning.gpu(torch.device("cuda"))
+    assert target is not None
+    found = autotune.candidates(kernel, head_dim, torch.bfloat16, target)
+    return [config for config in found if config.num_stages > 1 or head_dim == 256]
+
+
+@contextlib.contextmanager
+def forced(kernel: str, config: TileConfig):
+    """Within, `kernel` takes `config`; the others take what they always do."""
+    original = tuning.choose
+    tuning.choose = lambda name, *args, **options: (
+        config if name == kernel else original(name, *args, **options)
+    )
+    try:
+        yield
+    finally:
+        tuning.choose = original
+
+
+def flash(q, k, v, causal: bool) -> torch.Tensor:
+    """Our attention, with the scale that is everybody's default."""
+    out, _ = flash_attention(q, k, v, band=Band(right=0 if causal else None), scale=q.shape[3] ** -0.5)
     return out
 
 
@@ -54,88 +76,89 @@ def problem(head_dim: int, seq_len: int):
     return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
 
 
-def attempt(job):
-    """Compile and run one candidate once; returns its largest relative error, or the reason it cannot run."""
+def stack_bytes(kernel: str) -> int:
+    """Of the variants of a kernel that this process holds, the most."""
+    compiled = [c for caches in KERNELS[kernel].device_caches.values() for c in caches[0].values()]
+    return max((4 * c.n_spills for c in compiled), default=0)
+
+
+def attempt(job) -> Verdict:
+    """Compile and run one candidate once."""
     kernel, head_dim, causal, config = job
     torch.manual_seed(0)
     q, k, v, dout = (t[:1, :2, :1024].contiguous() for t in problem(head_dim, 1024))
-    original = getattr(tuning, CHOOSERS[kernel])
+    KERNELS[kernel].device_caches.clear()
     try:
         leaves = [t.clone().requires_grad_() for t in (q, k, v)]
         wide = [t.float().requires_grad_() for t in (q, k, v)]
-        setattr(tuning, CHOOSERS[kernel], lambda *_: config)
-        out, _ = flash_attention(*leaves, causal=causal, scale=head_dim**-0.5)
         with sdpa_kernel(SDPBackend.MATH):
             ref = scaled_dot_product_attention(*wide, is_causal=causal)
-        pairs = [(out, ref)]
-        if kernel != "forward":
-            grads = torch.autograd.grad(out, leaves, dout), torch.autograd.grad(ref, wide, dout.float())
-            pairs += zip(*grads, strict=True)
-        return max(((a.float() - b).norm() / b.norm()).item() for a, b in pairs)
+        with forced(kernel, config):
+            out = flash(*leaves, causal)
+            pairs = [(out, ref)]
+            if kernel != "forward":
+                grads = torch.autograd.grad(out, leaves, dout), torch.autograd.grad(ref, wide, dout.float())
+                pairs += zip(*grads, strict=True)
+        error = max(((a.float() - b).norm() / b.norm()).item() for a, b in pairs)
+        return Verdict(error, stack_bytes(kernel))
     except Exception as error:  # any refusal or crash disqualifies the candidate, and is printed
-        return f"{type(error).__name__}: {str(error)[:80]}"
-    finally:
-        setattr(tuning, CHOOSERS[kernel], original)
+        return Verdict(float("nan"), 0, f"{type(error).__name__}: {str(error)[:80]}")
 
 
-def tune(kernel: str, head_dim: int, causal: bool, seq_len: int, configs: list[TileConfig]) -> None:
-    """Print the configs' times, best first, with the ratio of FlashAttention-2's time to theirs."""
+def median_ms(run) -> float:
+    """The time of one call."""
+    return do_bench(run, WARMUP_MS, MEASURE_MS, return_mode="median")  # type: ignore[return-value]
+
+
+def tune(kernel: str, head_dim: int, causal: bool, seq_len: int, stacks: dict[TileConfig, int]) -> None:
+    """Print the times of the tiles in `stacks`, best first, and FlashAttention-2's time over theirs."""
     q, k, v, dout = problem(head_dim, seq_len)
     leaves = [t.requires_grad_() for t in (q, k, v)]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         peer_out = scaled_dot_product_attention(*leaves, is_causal=causal)
-    name = CHOOSERS[kernel]
-    original = getattr(tuning, name)
 
-    def ours(config):
-        setattr(tuning, name, lambda *_: config)
-        if kernel == "forward":
-            with torch.no_grad():
-                return do_bench(
-                    lambda: flash_attention(q, k, v, causal=causal, scale=head_dim**-0.5),
-                    5,
-                    20,
-                    return_mode="median",
-                )
-        out, _ = flash_attention(*leaves, causal=causal, scale=head_dim**-0.5)
-        return do_bench(
-            lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True), 5, 20, return_mode="median"
-        )
+    def ours(config: TileConfig) -> float:
+        with forced(kernel, config):
+            if kernel == "forward":
+                with torch.no_grad():
+                    return median_ms(lambda: flash(q, k, v, causal))
+            out = flash(*leaves, causal)
+            return median_ms(lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True))
 
-    def peer():
+    def peer() -> float:
         if kernel == "forward":
             with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-                return do_bench(
-                    lambda: scaled_dot_product_attention(q, k, v, is_causal=causal),
-                    5,
-                    20,
-                    return_mode="median",
-                )
-        return do_bench(
-            lambda: torch.autograd.grad(peer_out, leaves, dout, retain_graph=True),
-            5,
-            20,
-            return_mode="median",
-        )
+                return median_ms(lambda: scaled_dot_product_attention(q, k, v, is_causal=causal))
+        return median_ms(lambda: torch.autograd.grad(peer_out, leaves, dout, retain_graph=True))
 
-    times: dict[TileConfig, list[float]] = {config: [] for config in configs}
+    times: dict[TileConfig, list[float]] = {config: [] for config in stacks}
     peer_ms = []
     for _ in range(2):
         peer_ms.append(peer())
-        for config in configs:
+        for config in stacks:
             times[config].append(ours(config))
-    setattr(tuning, name, original)
     base = statistics.median(peer_ms)
-    ranked = sorted(times, key=lambda c: min(times[c]))
-    print(
-        f"{kernel} d={head_dim} {'causal' if causal else 'full'} N={seq_len}: FlashAttention-2 {base:.3f} ms"
-    )
-    for config in ranked[:5]:
+    ranked = sorted(times, key=lambda config: min(times[config]))
+    mask = "causal" if causal else "full"
+    print(f"{kernel} d={head_dim} {mask} N={seq_len}: FlashAttention-2 {base:.3f} ms")
+
+    def show(config: TileConfig, note: str = "") -> None:
         best = min(times[config])
         print(
-            f"   {tuple(config)!s:20} {best:.3f} ms  {base / best:.3f} of FlashAttention-2's speed",
+            f"   {tuple(config)!s:20} {best:.3f} ms  {base / best:.3f} of FlashAttention-2's speed, "
+            f"{stacks[config]} B of stack{note}",
             flush=True,
         )
+
+    for config in ranked[:5]:
+        show(config)
+    spares = [config for config in ranked if not stacks[config]]
+    if ranked and stacks[ranked[0]]:
+        if spares:
+            gain = min(times[spares[0]]) / min(times[ranked[0]]) - 1
+            show(spares[0], f": the best without; the winner is {gain:.1%} faster")
+        else:
+            print("   none of the candidates does without a stack", flush=True)
 
 
 def main() -> None:
@@ -159,16 +182,18 @@ def main() -> None:
     jobs = [(*group, config) for group in groups for config in candidates(group[0], group[1])]
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
         verdicts = dict(zip(jobs, pool.map(attempt, jobs, chunksize=1), strict=True))
-    wrong = {job: v for job, v in verdicts.items() if isinstance(v, float) and not v < 0.02}
+    wrong = {job: v for job, v in verdicts.items() if not v.reason and not v.error < 0.02}
+    refused = {job: v.reason for job, v in verdicts.items() if v.reason}
     print(
-        f"{len(jobs)} candidates compiled in {time.monotonic() - start:.0f} s; wrong: {wrong or 'none'}",
+        f"{len(jobs)} candidates compiled in {time.monotonic() - start:.0f} s; wrong: {wrong or 'none'}; "
+        f"refused: {refused or 'none'}",
         flush=True,
     )
     for group in groups:
         if time.monotonic() - start > options.seconds:
             sys.exit(f"stopped after {options.seconds:.0f} s")
-        fit = [j[3] for j in jobs if j[:3] == group and isinstance(verdicts[j], float) and verdicts[j] < 0.02]
-        tune(*group, options.seq_len, fit)
+        right = {job[3]: v.stack_bytes for job, v in verdicts.items() if job[:3] == group and v.error < 0.02}
+        tune(*group, options.seq_len, right)
 
 
 if __name__ == "__main__":
