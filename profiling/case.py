@@ -13,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 Direction = Literal["fwd", "bwd", "fwd_bwd"]
 Dtype = Literal["fp16", "bf16", "fp32", "fp64"]
@@ -26,6 +34,7 @@ DIRECTIONS: tuple[str, ...] = ("fwd", "bwd", "fwd_bwd")
 DTYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 CLOCKS: tuple[str, ...] = ("wall", "pipelined", "device", "graph", "graph_hot")
 CPU_CLOCKS: tuple[str, ...] = ("wall", "pipelined")
+LAYOUTS: tuple[str, ...] = ("dense", "varlen", "paged")
 
 NAIVE_VARIANTS: tuple[str, ...] = ("add", "fill", "fp32_softmax")
 BACKENDS: tuple[str, ...] = (
@@ -38,9 +47,11 @@ BACKENDS: tuple[str, ...] = (
     "sdpa_cudnn",
     "sdpa_efficient",
     "sdpa_math",
+    "flex",
 )
 CPU_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "tiled", "sdpa_math", "sdpa_flash")
 TILED_BACKENDS: tuple[str, ...] = ("tiled", "flash")
+PAGE_SIZE = 64  # tokens of one page of a `paged` cache
 _CUSTOM_BACKEND = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 KEY_FIELDS: tuple[str, ...] = (
@@ -102,10 +113,37 @@ def _check_heads(heads: int, kv_heads: int) -> None:
         raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
 
 
+def _check_window(causal: bool, right: int | None) -> None:
+    if causal and right:
+        raise ValueError(
+            f"a causal case's window_right must be 0 or left out (it sees no later key), got {right}"
+        )
+
+
+def ragged_lengths(batch: int, longest: int) -> tuple[int, ...]:
+    """Lengths of a `varlen` batch: the first is `longest`, the others lie between a quarter of it and it.
+
+    Spread evenly and in no order (steps of the golden ratio), so that nothing has to be drawn: the same
+    for everybody who reads the case.
+    """
+    low = longest // 4
+    steps = (i * 0.6180339887498949 % 1.0 for i in range(1, batch))
+    return (longest, *(low + round(step * (longest - low)) for step in steps))[:batch]
+
+
+def window_text(left: int | None, right: int | None) -> str:
+    """A window in words, such as `512 before` or `512 before, 64 after`; "" where there is no limit."""
+    sides = ((left, "before"), (right, "after"))
+    return ", ".join(f"{tokens} {side}" for tokens, side in sides if tokens is not None)
+
+
 class Case(BaseModel):
     """One point: what to run, on which shape. Frozen and hashable; equal keys are the same case.
 
     Lengths are in tokens; `tile_m`, `tile_n` are the *requested* tile (None: the backend's choice).
+    In a `varlen` batch `seq_len_q` and `seq_len_k` are those of its longest sequence (see `lengths`).
+    `causal` and a window that ends at the query's own place are the same mask, and are both written as
+    `causal` without `window_right`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -123,9 +161,9 @@ class Case(BaseModel):
     head_dim_v: Count
     layout: Layout = "dense"
     causal: bool = False
-    window_left: int | None = None
-    window_right: int | None = None
-    softcap: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    window_left: Length | None = None
+    window_right: Length | None = None
+    softcap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     bias: bool = False
     sinks: bool = False
     alibi: bool = False
@@ -133,10 +171,14 @@ class Case(BaseModel):
     tile_n: Count | None = None
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Case:
+    def _fits_together(self) -> Case:
         _check_heads(self.heads, self.kv_heads)
+        _check_window(self.causal, self.window_right)
         if (self.tile_m is None) != (self.tile_n is None):
             raise ValueError("tile_m and tile_n must be given together")
+        if self.window_right == 0:  # one spelling, so that equal masks have equal keys
+            object.__setattr__(self, "causal", True)
+            object.__setattr__(self, "window_right", None)
         return self
 
     @property
@@ -150,6 +192,14 @@ class Case(BaseModel):
         return tuple(getattr(self, name) for name in SHAPE_FIELDS)
 
     @property
+    def lengths(self) -> tuple[tuple[int, int], ...]:
+        """(queries, keys) of each sequence of the batch; they differ in a `varlen` batch alone."""
+        if self.layout != "varlen":
+            return ((self.seq_len_q, self.seq_len_k),) * self.batch
+        both = (ragged_lengths(self.batch, longest) for longest in (self.seq_len_q, self.seq_len_k))
+        return tuple(zip(*both, strict=True))
+
+    @property
     def label(self) -> str:
         """A short text for progress bars and logs, such as `flash fwd bf16 B2 H16 N4096 d128 causal`."""
         name = f"{self.backend}/{self.variant}" if self.variant else self.backend
@@ -159,12 +209,29 @@ class Case(BaseModel):
             if self.seq_len_q == self.seq_len_k
             else f"N{self.seq_len_q}x{self.seq_len_k}"
         )
-        parts = [name, self.direction, self.dtype, f"B{self.batch}", heads, length, f"d{self.head_dim}"]
-        if self.causal:
-            parts.append("causal")
+        width = (
+            f"d{self.head_dim}" if self.head_dim_v == self.head_dim else f"d{self.head_dim}/{self.head_dim_v}"
+        )
+        parts = [name, self.direction, self.dtype, f"B{self.batch}", heads, length, width]
+        parts += feature_words(self)
         if self.tile_m is not None:
             parts.append(f"tile {self.tile_m}x{self.tile_n}")
         return " ".join(parts)
+
+
+def feature_words(case: Any) -> list[str]:
+    """What a case does beyond plain attention, a word or two each: `causal`, `window 512 before`, `sinks`.
+
+    `case` is a `Case`, or anything else with its fields.
+    """
+    window = window_text(case.window_left, case.window_right)
+    return [
+        *(["causal"] if case.causal else []),
+        *([f"window {window}"] if window else []),
+        *([] if case.softcap is None else [f"softcap {case.softcap:g}"]),
+        *(name for name in ("bias", "sinks", "alibi") if getattr(case, name)),
+        *([] if case.layout == "dense" else [case.layout]),
+    ]
 
 
 class Protocol(BaseModel):
@@ -194,8 +261,25 @@ class Protocol(BaseModel):
         return clocks
 
 
+def _window(value: Any) -> Any:
+    """A pair of limits from a sweep; TOML has no null, so `"none"` is no limit."""
+    sides = [None if side == "none" else side for side in value] if isinstance(value, list | tuple) else []
+    if len(sides) != 2 or any(side is not None and (type(side) is not int or side < 0) for side in sides):
+        raise ValueError(
+            f'a window must be [left, right], each a whole number of at least 0 or "none", got {value}'
+        )
+    return tuple(sides)
+
+
+Window = Annotated[tuple[int | None, int | None], BeforeValidator(_window)]
+
+
 class Group(BaseModel):
-    """One product of axes. `backends` entries are `backend` or `backend/variant`."""
+    """One product of axes. `backends` entries are `backend` or `backend/variant`.
+
+    Values that mean "without": `"none"` for a side of a window, 0 for a softcap. `head_dim_v` follows
+    `head_dim` where it is not given.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -208,7 +292,14 @@ class Group(BaseModel):
     seq_len: tuple[Length, ...]
     seq_len_k: tuple[Length, ...] = ()
     head_dim: tuple[Count, ...] = (128,)
+    head_dim_v: tuple[Count, ...] = ()
+    layout: tuple[Layout, ...] = ("dense",)
     causal: tuple[bool, ...] = (False,)
+    window: tuple[Window, ...] = ((None, None),)
+    softcap: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = (0.0,)
+    bias: tuple[bool, ...] = (False,)
+    sinks: tuple[bool, ...] = (False,)
+    alibi: tuple[bool, ...] = (False,)
     tile: tuple[tuple[Count, Count], ...] = ()
     max_seq_len: dict[str, Length] = {}
 
@@ -223,6 +314,8 @@ class Group(BaseModel):
     def _fits_together(self) -> Group:
         for heads, kv_heads in itertools.product(self.heads, self.kv_heads):
             _check_heads(heads, kv_heads)
+        for causal, (_, right) in itertools.product(self.causal, self.window):
+            _check_window(causal, right)
         for name in self.max_seq_len:
             if name not in self.backends:
                 raise ValueError(
@@ -234,19 +327,34 @@ class Group(BaseModel):
     def cases(self) -> list[Case]:
         """The product of the axes, in a stable order; `max_seq_len` drops a backend's longer cases."""
         out = []
-        axes = itertools.product(
-            self.dtype,
+        shapes = itertools.product(
             self.batch,
             self.heads,
             self.kv_heads or (None,),
             self.head_dim,
+            self.head_dim_v or (None,),
+        )
+        features = itertools.product(
+            self.layout,
+            self.window,
+            self.softcap,
+            self.bias,
+            self.sinks,
+            self.alibi,
             self.causal,
+        )
+        axes = itertools.product(
+            self.dtype,
+            shapes,
+            features,
             self.direction,
             self.seq_len,
             self.seq_len_k or (None,),
             self.backends,
         )
-        for dtype, batch, heads, kv_heads, head_dim, causal, direction, n_q, n_k, name in axes:
+        for dtype, shape, feature, direction, n_q, n_k, name in axes:
+            batch, heads, kv_heads, head_dim, head_dim_v = shape
+            layout, (left, right), softcap, bias, sinks, alibi, causal = feature
             backend, variant = split_backend(name)
             if n_q > self.max_seq_len.get(name, n_q):
                 continue
@@ -266,8 +374,15 @@ class Group(BaseModel):
                         seq_len_q=n_q,
                         seq_len_k=n_q if n_k is None else n_k,
                         head_dim=head_dim,
-                        head_dim_v=head_dim,
+                        head_dim_v=head_dim if head_dim_v is None else head_dim_v,
+                        layout=layout,
                         causal=causal,
+                        window_left=left,
+                        window_right=right,
+                        softcap=softcap or None,
+                        bias=bias,
+                        sinks=sinks,
+                        alibi=alibi,
                         tile_m=tile_m,
                         tile_n=tile_n,
                     )

@@ -17,12 +17,18 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-# Patterns under the checkout. `naive_compiled` is `naive` through a compiler: same source.
+# Patterns under the checkout: what decides which instructions run on which tensors, from the mask
+# (`band`, which says what pairs are computed at all) to the launch. Checks of arguments do not, nor does
+# what is off unless asked for (autotuning). `naive_compiled` is `naive` through a compiler: same source.
+_NAIVE = ("fa_core/naive.py", "fa_core/band.py")
 _SOURCES: dict[str, tuple[str, ...]] = {
-    "naive": ("fa_core/naive.py",),
-    "naive_compiled": ("fa_core/naive.py",),
-    "tiled": ("fa_core/tiled.py",),
-    "flash": ("fa_core/op.py", "fa_core/kernels/*.py"),
+    "naive": _NAIVE,
+    "naive_compiled": _NAIVE,
+    "tiled": ("fa_core/tiled.py", "fa_core/scores.py", "fa_core/band.py"),
+    "flash": (
+        *("fa_core/op.py", "fa_core/launch.py", "fa_core/packed.py", "fa_core/band.py"),
+        "fa_core/kernels/*.py",
+    ),
 }
 
 

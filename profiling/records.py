@@ -128,7 +128,10 @@ class ClockResult(_Record):
 
 
 class TensorError(_Record):
-    """Error of one tensor (`out`, `lse`, `dq`, `dk`, `dv`) against the fp64 oracle; see design.md, Error."""
+    """Error of one tensor (`out`, `lse`, `dq`, `dk`, `dv`, `dbias`, `dsinks`) against the fp64 oracle.
+
+    The rule is under Words in CONTRIBUTING.md.
+    """
 
     rel_error: float | None  # ‖x - ref‖ / ‖ref‖, the backend's
     eager_rel_error: float | None  # the same for the eager baseline in the dtype under test

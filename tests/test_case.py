@@ -20,6 +20,7 @@ from profiling.case import (
     DIRECTIONS,
     DTYPE_BYTES,
     KEY_FIELDS,
+    LAYOUTS,
     NAIVE_VARIANTS,
     SHAPE_FIELDS,
     TILED_BACKENDS,
@@ -57,6 +58,7 @@ cases = st.builds(
     head_dim=st.integers(1, 512),
     head_dim_v=st.integers(1, 512),
     causal=st.booleans(),
+    layout=st.sampled_from(LAYOUTS),
     window_left=st.none() | st.integers(0, 4096),
     softcap=st.none() | st.floats(0.1, 100),
     alibi=st.booleans(),
@@ -178,6 +180,10 @@ def test_backend_variant_and_tile_are_not_the_shape() -> None:
         {"direction": "forward"},
         {"layout": "sparse"},
         {"softcap": float("nan")},
+        {"softcap": 0.0},
+        {"softcap": -1.0},
+        {"window_left": -1},
+        {"window_right": -1},
         {"seq_len": 64},
         {"seq_len_q": 64.5},
         {"seq_len_q": None},
@@ -207,6 +213,11 @@ def test_the_label_names_what_differs() -> None:
     case = make(backend="naive", variant="fill", batch=2, heads=8, kv_heads=2, seq_len_q=1, causal=True)
     assert case.label == "naive/fill fwd bf16 B2 H8/2 N1x64 d32 causal"
     assert make(tile_m=64, tile_n=128).label == "flash fwd bf16 B1 H1 N64 d32 tile 64x128"
+    everything = {"window_left": 512, "window_right": 64, "softcap": 30, "bias": True, "sinks": True}
+    case = make(**everything, alibi=True, layout="varlen", head_dim_v=16)
+    assert case.label == (
+        "flash fwd bf16 B1 H1 N64 d32/16 window 512 before, 64 after softcap 30 bias sinks alibi varlen"
+    )
 
 
 # ------------------------------------------------------------------------------------------------ sweeps
@@ -355,6 +366,23 @@ def test_the_smallest_sweep_loads(tmp_path: Path) -> None:
             GOOD + "heads = [8, 6]\nkv_heads = [4]\n",
             "group.0: heads must be a multiple of kv_heads, got 6 and 4",
         ),
+        (
+            GOOD + "window = [[-1, 0]]\n",
+            'group.0.window.0: a window must be [left, right], each a whole number of at least 0 or "none"',
+        ),
+        (GOOD + "window = [[512]]\n", "group.0.window.0: a window must be [left, right], each"),
+        (GOOD + "window = [512]\n", "group.0.window.0: a window must be [left, right], each"),
+        (GOOD + "window = [[0.5, 0]]\n", "group.0.window.0: a window must be [left, right], each"),
+        (GOOD + "window = [[true, 0]]\n", "group.0.window.0: a window must be [left, right], each"),
+        (
+            GOOD + "causal = [false, true]\nwindow = [[8, 64]]\n",
+            "group.0: a causal case's window_right must be 0 or left out (it sees no later key), got 64",
+        ),
+        (GOOD + "softcap = [-1]\n", "group.0.softcap.0: Input should be greater than or equal to 0"),
+        (GOOD + "softcap = [inf]\n", "group.0.softcap.0: Input should be a finite number"),
+        (GOOD + "bias = ['yes please']\n", "group.0.bias.0: Input should be a valid boolean"),
+        (GOOD + "layout = ['ragged']\n", "group.0.layout.0: Input should be 'dense', 'varlen' or 'paged'"),
+        (GOOD + "head_dim_v = [0]\n", "group.0.head_dim_v.0: Input should be greater than or equal to 1"),
         (GOOD + "tile = [[64]]\n", "group.0.tile.0.1: Field required"),
         (GOOD + "tile = [[64, 0]]\n", "group.0.tile.0.1: Input should be greater than or equal to 1"),
         (

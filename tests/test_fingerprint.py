@@ -28,7 +28,8 @@ def f(a):
 def checkout(folder: Path, source: str = SOURCE) -> Path:
     """A folder with one file for every pattern."""
     (folder / "fa_core" / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in ("naive.py", "tiled.py", "op.py", "kernels/forward.py", "kernels/backward.py"):
+    names = ("naive.py", "band.py", "tiled.py", "scores.py", "op.py", "launch.py", "packed.py")
+    for name in (*names, "kernels/forward.py", "kernels/backward.py"):
         (folder / "fa_core" / name).write_text(source, encoding="utf-8")
     return folder
 
@@ -83,7 +84,7 @@ def test_code_counts(tmp_path: Path, other: str) -> None:
 
 
 def test_each_backend_has_its_own_files(tmp_path: Path) -> None:
-    """A kernel's change outdates `flash` alone; a new kernel file does too; a gone source leaves no hash."""
+    """A kernel's change outdates `flash` alone, a mask's all; a gone source leaves no hash."""
     root = checkout(tmp_path)
     before = {name: kernel_hash(name, root=root) for name in OURS}
     assert before["naive"] == before["naive_compiled"]
@@ -92,6 +93,11 @@ def test_each_backend_has_its_own_files(tmp_path: Path) -> None:
     assert {name for name in OURS if after[name] != before[name]} == {"flash"}
     (root / "fa_core" / "kernels" / "hopper.py").write_text("y = 1\n", encoding="utf-8")
     assert kernel_hash("flash", root=root) != after["flash"]
+    edit(root / "fa_core" / "band.py", "z = 1\n")
+    masked = {name: kernel_hash(name, root=root) for name in OURS}
+    assert all(masked[name] != after[name] for name in OURS)  # which pairs are computed is everybody's
+    edit(root / "fa_core" / "scores.py", "z = 1\n")
+    assert {name for name in OURS if kernel_hash(name, root=root) != masked[name]} == {"tiled"}
     (root / "fa_core" / "op.py").unlink()
     assert kernel_hash("flash", root=root) == ""
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from profiling.case import InputError
+from profiling.case import InputError, feature_words
 
 # What a metric reads, and whether it has a clock. Less is better in every one of them.
 METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes"}
@@ -75,17 +75,7 @@ class Slice(NamedTuple):
         parts = [self.direction, self.dtype, f"B{self.batch}", heads, width]
         if self.seq_len_q is not None:
             parts.append(f"Nq{self.seq_len_q}")
-        if self.causal:
-            parts.append("causal")
-        if self.window_left is not None or self.window_right is not None:
-            left, right = ("∞" if side is None else side for side in (self.window_left, self.window_right))
-            parts.append(f"window {left}, {right}")
-        if self.softcap is not None:
-            parts.append(f"softcap {self.softcap:g}")
-        parts += [name for name in ("bias", "sinks", "alibi") if getattr(self, name)]
-        if self.layout != "dense":
-            parts.append(self.layout)
-        return " ".join(parts)
+        return " ".join([*parts, *feature_words(self)])
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, ready for JSON."""

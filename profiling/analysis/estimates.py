@@ -30,8 +30,8 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     Returns:
         Bytes as Int64. `est_tile_bytes` and `est_dram_bytes` take the tile that ran where it is known,
         else the requested one, else the model's default. A case outside the formulas (a window, a bias,
-        a packed layout) has no estimate. `paper_tflops` is filled for `ok` rows alone: no speed without
-        correctness.
+        a packed layout) has no estimate. `paper_tflops` is filled for `ok` rows alone, no speed without
+        correctness, and not under a window: the paper's count does not know that it leaves work out.
     """
     out = frame.copy()
     # Case by case: a row of the same case on another clock, or of a shape already met, costs nothing.
@@ -54,9 +54,9 @@ def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | N
     values = {name: None if pd.isna(value) else value for name, value in zip(_INPUTS, row, strict=True)}
     block_m, block_n = values.pop("block_m"), values.pop("block_n")
     case = Case.model_validate({name: _plain(value) for name, value in values.items()})
-    empty: dict[str, int | None] = dict.fromkeys((*_COUNTS, "flops"))
     if not is_modelled(case):
-        return empty
+        windowed = case.window_left is not None or case.window_right is not None
+        return dict.fromkeys(_COUNTS) | {"flops": None if windowed else flops(case)}
     if block_m is None or block_n is None:
         block_m = block_n = None
     moved = traffic(case, device, block_m=_plain(block_m), block_n=_plain(block_n))

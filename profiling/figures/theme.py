@@ -43,6 +43,7 @@ STYLES: dict[str, Style] = {
     "sdpa_cudnn": Style("#8A6FDF", "star"),
     "sdpa_efficient": Style("#2A9DC4", "diamond-wide"),
     "sdpa_math": Style("#C44E52", "hourglass"),
+    "flex": Style("#B0742A", "triangle-left"),
 }
 # For `module:function` backends: the same name gets the same style in every run.
 _OTHERS: tuple[Style, ...] = (

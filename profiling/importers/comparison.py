@@ -85,7 +85,7 @@ def import_runs(source: str | bytes | Path) -> list[Run]:
     """
     table = _read(source)
     _validate(table)
-    table, copies = _deduplicated(table)
+    table, copies = _deduplicated(_one_spelling(table))
     runs = []
     for run_id in table.rows["run_id"].unique():
         at = np.flatnonzero(table.rows["run_id"] == run_id)
@@ -301,6 +301,14 @@ def _faults(failures: pd.DataFrame, table: _Table) -> list[str]:
         got = "" if said == "must not be empty" else f", got {_shown(str(failure['failure_case']))}"
         found.setdefault((line, column), f"line {line}, column {column}: {said}{got}")
     return [found[place] for place in sorted(found)]
+
+
+def _one_spelling(table: _Table) -> _Table:
+    """A window that ends at the query's own place written as `Case` writes it: causal."""
+    ends_here = (table.rows["window_right"] == 0).fillna(False)
+    causal = table.rows["causal"].mask(ends_here, True)
+    right = table.rows["window_right"].mask(ends_here, pd.NA)
+    return table._replace(rows=table.rows.assign(causal=causal, window_right=right))
 
 
 def _deduplicated(table: _Table) -> tuple[_Table, tuple[str, ...]]:

@@ -1,12 +1,14 @@
 """From a case to something callable: the backend's function, and a call bound to one set of inputs.
 
 A custom backend `module:function` is called as `function(q, k, v, causal=...)` with tensors
-(batch, heads, seq_len, head_dim) and returns the output. It raises NotImplementedError for what it
-cannot take.
+(batch, heads, seq_len, head_dim) and returns the output. What else a case asks for comes as a further
+keyword, as `fa_core.attention` names it (`window`, `softcap`, `bias`, `sinks`, `alibi_slopes`); a function
+without that keyword cannot take the case. It raises NotImplementedError for what it cannot take.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -17,76 +19,41 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import fa_core
 from profiling.case import CPU_BACKENDS, Case
+from profiling.measure import flex, sdpa
+from profiling.measure.inputs import DTYPES, Inputs
+from profiling.measure.layouts import Dense, in_layout, options, tensors
 
-DTYPES: dict[str, torch.dtype] = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-}
 # What runs where PyTorch does not choose for us.
 _KERNELS = {
     "naive": "eager",
     "naive_compiled": "inductor",
     "tiled": "fa_core.tiled",
     "flash": "fa_core.flash",
+    "flex": "flex",
 }
+COMPILED = ("naive_compiled", "flex")
 _MAX_LSE_BYTES = 2**32
-_RETURNS_LSE = ("naive", "tiled", "flash")
+_FEW_QUERIES = 64  # up to so many, `flash` makes its forward's tile to measure
 
-Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-ForwardLse = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+Forward = Callable[[Inputs], torch.Tensor]
+ForwardLse = Callable[[Inputs], tuple[torch.Tensor, torch.Tensor]]
 Call = Callable[[], Any]
 
 
-class Inputs(NamedTuple):
-    """q (B, H, Nq, d), k (B, Hkv, Nk, d), v (B, Hkv, Nk, dv) and the output's gradient (B, H, Nq, dv)."""
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    dout: torch.Tensor
-
-    def read_bytes(self, direction: str) -> int:
-        """Bytes of what a direction reads: the output's gradient only where there is a backward."""
-        return sum(x.numel() * x.element_size() for x in (self[:3] if direction == "fwd" else self))
+def _unchanged(inputs: Inputs) -> Inputs:
+    return inputs
 
 
 class Backend(NamedTuple):
-    """A case's implementation: the forward, and the forward that also returns the LSE if there is one."""
+    """A case's implementation: the forward, and the forward that also returns the LSE if there is one.
+
+    `prepare` turns the inputs that all backends share into this one's, once and untimed (SDPA's mask).
+    """
 
     forward: Forward
     forward_lse: ForwardLse | None
     ours: bool  # its ValueErrors say that it cannot take a shape; a stranger's may be any bug
-
-
-def make_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
-    """Standard normal inputs in the case's dtype, the same for every process and backend.
-
-    Values matter: constant inputs let a GPU clock higher than real ones do.
-    """
-    generator = torch.Generator(device=device).manual_seed(seed)
-    shapes = (
-        (case.batch, case.heads, case.seq_len_q, case.head_dim),
-        (case.batch, case.kv_heads, case.seq_len_k, case.head_dim),
-        (case.batch, case.kv_heads, case.seq_len_k, case.head_dim_v),
-        (case.batch, case.heads, case.seq_len_q, case.head_dim_v),
-    )
-    dtype = DTYPES[case.dtype]
-    q, k, v, dout = (torch.randn(x, generator=generator, device=device, dtype=dtype) for x in shapes)
-    return require_grad(Inputs(q, k, v, dout), case)
-
-
-def require_grad(inputs: Inputs, case: Case) -> Inputs:
-    """Let q, k and v ask for gradients where the case's direction needs them."""
-    for x in inputs[:3]:
-        x.requires_grad_(case.direction != "fwd")
-    return inputs
-
-
-def clone_inputs(inputs: Inputs, case: Case) -> Inputs:
-    """The same values in other memory."""
-    return require_grad(Inputs(*(x.detach().clone() for x in inputs)), case)
+    prepare: Callable[[Inputs], Inputs] = _unchanged
 
 
 def resolve(case: Case, device: torch.device) -> Backend:
@@ -95,17 +62,12 @@ def resolve(case: Case, device: torch.device) -> Backend:
     Raises:
         NotImplementedError: it cannot take the case, whatever the tensors; one sentence.
     """
-    extras = {
-        "layout": case.layout != "dense",
-        "window_left": case.window_left is not None,
-        "window_right": case.window_right is not None,
-        "softcap": case.softcap is not None,
-        "bias": case.bias,
-        "sinks": case.sinks,
-        "alibi": case.alibi,
-    }
-    if asked := [name for name, present in extras.items() if present]:
-        raise NotImplementedError(f"{case.backend} cannot take {', '.join(asked)}: not built yet")
+    if case.layout == "paged" and case.direction != "fwd":
+        raise NotImplementedError("a paged cache is only read: it has no backward")
+    if case.layout == "varlen" and case.bias:
+        raise NotImplementedError(
+            "packed sequences have no bias: its rows and columns belong to one sequence"
+        )
     if ":" in case.backend:
         return _custom(case)
     if device.type == "cpu" and case.backend not in CPU_BACKENDS:
@@ -114,80 +76,119 @@ def resolve(case: Case, device: torch.device) -> Backend:
             f"a CPU has {', '.join(CPU_BACKENDS)}"
         )
     if case.backend in ("naive", "naive_compiled"):
-        if case.tile_m is not None:
-            raise NotImplementedError(f"{case.backend} has no tiles")
         return _naive(case)
+    if case.backend == "flex":
+        flex.check(case)
+        return Backend(_compiled(flex.forward_of(case, device), case), None, ours=True)
+    if case.backend.startswith("sdpa"):
+        sdpa.check(case)
+        forward = in_layout(functools.partial(sdpa.attention, case), case)
+        return Backend(forward, None, ours=True, prepare=functools.partial(sdpa.with_mask, case))
     return _fa_core(case)
 
 
+def _with_lse(attend: Callable[..., Any]) -> ForwardLse:
+    return functools.partial(attend, return_lse=True)
+
+
 def _naive(case: Case) -> Backend:
-    options = {"causal": case.causal, "variant": case.variant or "add"}
-
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return fa_core.naive_attention(q, k, v, **options)
-
-    def forward_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return fa_core.naive_attention(q, k, v, **options, return_lse=True)
-
+    if case.tile_m is not None:
+        raise NotImplementedError(f"{case.backend} has no tiles")
+    dense = functools.partial(fa_core.naive_attention, **options(case), variant=case.variant or "add")
+    attend = in_layout(dense, case)
     if case.backend == "naive":
         # The LSE takes the scores in fp32: of a case that just fits, they do not.
         score_bytes = 4 * case.batch * case.heads * case.seq_len_q * case.seq_len_k
-        return Backend(forward, forward_lse if score_bytes <= _MAX_LSE_BYTES else None, ours=True)
+        return Backend(attend, _with_lse(attend) if score_bytes <= _MAX_LSE_BYTES else None, ours=True)
+    return Backend(_compiled(attend, case), None, ours=True)
+
+
+def _compiled(forward: Forward, case: Case) -> Forward:
     if case.direction == "bwd":
         # One forward, many backwards: the compiler must not reuse the saved tensors' memory.
         functorch_config: Any = importlib.import_module("torch._functorch.config")
         functorch_config.donated_buffer = False
+
+    def call(inputs: Inputs) -> torch.Tensor:  # the compiler wants a function with code of its own
+        return forward(inputs)
+
     # fullgraph: past its recompile limit the compiler would otherwise fall back to eager in silence.
-    return Backend(torch.compile(forward, fullgraph=True, dynamic=False), None, ours=True)
+    return torch.compile(call, fullgraph=True, dynamic=False)
 
 
 def _fa_core(case: Case) -> Backend:
-    options: dict[str, Any] = {"causal": case.causal, "impl": case.backend}
+    """`flash`, whose kernels read packed and paged tensors themselves, or `tiled`."""
+    keywords: dict[str, Any] = {**options(case), "impl": case.backend}
     if case.tile_m is not None:
-        options |= {"block_m": case.tile_m, "block_n": case.tile_n}
+        keywords |= {"block_m": case.tile_m, "block_n": case.tile_n}
+    attend = in_layout(functools.partial(fa_core.attention, **keywords), case)
+    if case.backend == "flash" and case.layout != "dense":
+        attend = functools.partial(_packed if case.layout == "varlen" else _paged, keywords)
+    return Backend(attend, _with_lse(attend), ours=True)
 
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return fa_core.attention(q, k, v, **options)
 
-    def forward_lse(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return fa_core.attention(q, k, v, **options, return_lse=True)
+def _packed(keywords: dict[str, Any], inputs: Inputs, **more: Any) -> Any:
+    """The offsets are known to be right, and looking at them would make the host wait for the device."""
+    cu_q, cu_k, more = inputs.cu_seqlens_q, inputs.cu_seqlens_k, keywords | tensors(inputs) | more
+    assert cu_q is not None
+    assert cu_k is not None
+    return fa_core.attention_varlen(inputs.q, inputs.k, inputs.v, cu_q, cu_k, **more, check_lengths=False)
 
-    return Backend(forward, forward_lse if case.backend in _RETURNS_LSE else None, ours=True)
+
+def _paged(keywords: dict[str, Any], inputs: Inputs, **more: Any) -> Any:
+    table, lengths, more = inputs.block_table, inputs.seq_lens, keywords | tensors(inputs) | more
+    assert table is not None
+    assert lengths is not None
+    return fa_core.attention_paged(inputs.q, inputs.k, inputs.v, table, lengths, **more, check_table=False)
 
 
 def _custom(case: Case) -> Backend:
     if case.tile_m is not None:
         raise NotImplementedError(f"{case.backend} has no tiles: only tiled and flash do")
+    if case.layout != "dense":
+        raise NotImplementedError(
+            f"{case.backend} cannot take layout {case.layout}: a function of ours gets dense ones"
+        )
     module_name, _, name = case.backend.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError) as error:
         raise NotImplementedError(f"backend {case.backend!r} cannot be imported: {error}") from None
+    keywords = options(case)
+    features = {"bias": case.bias, "sinks": case.sinks, "alibi_slopes": case.alibi}
+    asked = [*keywords, *(name for name, present in features.items() if present)]
+    if lacking := [name for name in asked if not _takes(function, name)]:
+        raise NotImplementedError(f"{case.backend} cannot take {', '.join(lacking)}: it has no such argument")
+    return Backend(in_layout(functools.partial(function, **keywords), case), None, ours=False)
 
-    def forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return function(q, k, v, causal=case.causal)
 
-    return Backend(forward, None, ours=False)
+def _takes(function: Dense, keyword: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C: it will say so itself
+        return True
+    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def bind(forward: Forward, case: Case, inputs: Inputs) -> Call:
     """A call without arguments that does what the case's direction says, and returns it.
 
     `fwd` returns the output and builds no graph. `bwd` runs the forward now, once; each call is the
-    backward of it alone and returns (dq, dk, dv). `fwd_bwd` does both and returns the gradients.
+    backward of it alone and returns the gradients of `inputs.leaves`: dq, dk, dv, and those of a bias and
+    of sinks. `fwd_bwd` does both and returns the gradients.
     """
-    q, k, v, dout = inputs
     if case.direction == "fwd":
-        return lambda: forward(q, k, v)
+        return lambda: forward(inputs)
+    leaves = tuple(inputs.leaves.values())
     if case.direction == "bwd":
         with torch.enable_grad():
-            out = forward(q, k, v)
-        return lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
+            out = forward(inputs)
+        return lambda: torch.autograd.grad(out, leaves, inputs.dout, retain_graph=True)
 
     def both() -> Any:
         with torch.enable_grad():
-            out = forward(q, k, v)
-        return torch.autograd.grad(out, (q, k, v), dout)
+            out = forward(inputs)
+        return torch.autograd.grad(out, leaves, inputs.dout)
 
     return both
 
@@ -211,18 +212,22 @@ def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
     if not case.backend.startswith("sdpa"):
         return _KERNELS.get(case.backend, "")
     with torch.set_grad_enabled(case.direction != "fwd"), _Recorder() as recorder:
-        backend.forward(*inputs[:3])
+        backend.forward(inputs)
     return recorder.names[0] if recorder.names else "math"
 
 
 def tile(case: Case) -> tuple[int, int] | tuple[None, None]:
-    """The (block_m, block_n) that runs, where there is one; in `bwd` that of the dK/dV kernel."""
+    """The (block_m, block_n) that runs, where it is known; in `bwd` that of the dK/dV kernel."""
     if case.backend not in ("tiled", "flash"):
         return None, None
     if case.tile_m is not None and case.tile_n is not None:
         return case.tile_m, case.tile_n
     if case.backend == "flash":
+        if case.direction != "bwd" and case.seq_len_q <= _FEW_QUERIES:
+            return None, None
         direction = "bwd" if case.direction == "bwd" else "fwd"
-        return fa_core.flash_tile(case.head_dim, DTYPES[case.dtype], direction, case.causal)
+        limited = case.causal or case.window_left is not None or case.window_right is not None
+        width = max(case.head_dim, case.head_dim_v)
+        return fa_core.flash_tile(width, DTYPES[case.dtype], direction, limited)
     defaults = inspect.signature(fa_core.tiled_attention).parameters
     return defaults["block_m"].default, defaults["block_n"].default

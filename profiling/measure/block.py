@@ -20,9 +20,10 @@ import torch
 
 from profiling.case import Case, Protocol
 from profiling.measure import oracle
-from profiling.measure.backends import Backend, Inputs, kernel_name, make_inputs, resolve, tile
+from profiling.measure.backends import COMPILED, Backend, kernel_name, resolve, tile
 from profiling.measure.clocks import CpuTimer, CudaTimer, timer_for
 from profiling.measure.failures import Failure, classify, forget, one_line
+from profiling.measure.inputs import Inputs, make_inputs
 from profiling.measure.memory import Memory, available_bytes, child_memory, cpu_shortage, cuda_memory
 from profiling.measure.messages import BlockRequest, BlockResult, Outcome
 from profiling.measure.telemetry import Telemetry
@@ -75,7 +76,7 @@ class Bench:
         """
         stage(None, "clocks")
         self.timer.sync()
-        if any(case.backend == "naive_compiled" for case in request.cases):
+        if any(case.backend in COMPILED for case in request.cases):
             torch.compiler.reset()  # a compiler that has seen many shapes would start to generalise
         run = _BlockRun(self, request, stage)
         try:
@@ -222,9 +223,11 @@ class _BlockRun:
     # ------------------------------------------------------------------------------------- preparation
 
     def _prepare(self, index: int) -> None:
-        case, inputs = self.cases[index], self.inputs
-        assert inputs is not None
+        case = self.cases[index]
+        assert self.inputs is not None
         backend = resolve(case, self.bench.device)
+        inputs = backend.prepare(self.inputs)
+        self.bench.timer.sync()
         block_m, block_n = tile(case)
         start = time.perf_counter_ns()
         results = _first_call(backend, case, inputs)
@@ -270,7 +273,7 @@ class _BlockRun:
             return {"reason": self.unchecked}
         if backend.forward_lse is not None:
             with contextlib.suppress(torch.OutOfMemoryError), torch.no_grad():
-                results = results | {"lse": backend.forward_lse(*inputs[:3])[1]}
+                results = results | {"lse": backend.forward_lse(inputs)[1]}
         errors, wrong = {}, []
         for name, error, within in oracle.compare(case, results, self.reference):
             errors[name] = error
@@ -288,7 +291,7 @@ class _BlockRun:
     def _memory(self, backend: Backend, case: Case, inputs: Inputs) -> Memory:
         if self.bench.device.type == "cuda":
             return cuda_memory(backend.forward, case, inputs, self.bench.device)
-        if case.backend == "naive_compiled":
+        if case.backend in COMPILED:
             return Memory()  # the child would compile again, and its compiler's memory would be the peak
         try:
             return child_memory(case, self.bench.protocol.seed, self.bench.protocol.timeout_s / 2)
@@ -349,11 +352,12 @@ class _BlockRun:
 def _first_call(backend: Backend, case: Case, inputs: Inputs) -> dict[str, torch.Tensor]:
     """Everything the direction computes, once: compilation and library start-up happen here."""
     with torch.set_grad_enabled(case.direction != "fwd"):
-        out = backend.forward(*inputs[:3])
+        out = backend.forward(inputs)
     if case.direction == "fwd":
         return {"out": out}
-    grads = torch.autograd.grad(out, inputs[:3], inputs.dout)
-    return {"out": out.detach()} | dict(zip(("dq", "dk", "dv"), grads, strict=True))
+    leaves = inputs.leaves
+    grads = torch.autograd.grad(out, tuple(leaves.values()), inputs.dout)
+    return {"out": out.detach()} | {f"d{name}": grad for name, grad in zip(leaves, grads, strict=True)}
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ GRAPH_MS = 3.0  # as many copies as eager calls fill this: replays are shorter, 
 # Rates for the estimate of a run's length only: TFLOP/s of a slow and of a fast implementation.
 _RATES = {"cuda": (80.0, 300.0), "cpu": (0.03, 0.05)}
 _FIXED_S = {"cuda": 0.25, "cpu": 0.25}  # a case in one process: prepare, warm up, short calls
+_COMPILE_S = 4.0  # and where torch.compile comes first
 
 
 def planned_clocks(protocol: Protocol, device: str) -> tuple[str, ...]:
@@ -99,4 +100,5 @@ def cost_s(case: Case, protocol: Protocol, clocks: Sequence[str], device_kind: s
     call_ms = flops / (rate * 1e9) * (0.5 if case.causal and rate == fast else 1.0)
     calls = len(clocks) + 1
     timed_ms = call_ms * min(protocol.rounds * calls, max(CASE_MS / max(call_ms, 1e-4), MIN_ROUNDS * calls))
-    return protocol.processes * (_FIXED_S[device_kind] + timed_ms / 1e3) + 3 * call_ms / 1e3
+    fixed_s = _FIXED_S[device_kind] + (_COMPILE_S if case.backend in ("naive_compiled", "flex") else 0.0)
+    return protocol.processes * (fixed_s + timed_ms / 1e3) + 3 * call_ms / 1e3

@@ -39,6 +39,8 @@ START_TIMEOUT_S = 300.0
 # Steps that belong to no single case (inputs, reference) may take this many times a case's limit.
 _SHARED_SHARE = 5
 _MAX_ORPHAN_DEATHS = 2  # deaths in a block that no case is to blame for
+# Triton's interpreter is no measurement, and an autotuned tile would not be the one that a row names.
+_NOT_FOR_WORKERS = ("TRITON_INTERPRET", "FLASHSCOPE_AUTOTUNE")
 
 
 class WorkerDiedError(Exception):
@@ -61,7 +63,7 @@ class Worker:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
+        environment = {name: x for name, x in os.environ.items() if name not in _NOT_FOR_WORKERS}
         # Compiling in a pool would leave idle processes beside what is measured.
         environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         try:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import torch
 
 from profiling.case import Case
-from profiling.measure.backends import Forward, Inputs, make_inputs, resolve
+from profiling.measure.backends import Forward, resolve
+from profiling.measure.inputs import Inputs, make_inputs
 
 _SAFE_SHARE = 0.8  # of the available memory that a case may be predicted to need on a CPU
 _MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD
@@ -42,11 +43,11 @@ def cuda_memory(forward: Forward, case: Case, inputs: Inputs, device: torch.devi
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     with torch.set_grad_enabled(case.direction != "fwd"):
-        out = forward(*inputs[:3])
+        out = forward(inputs)
     torch.cuda.synchronize(device)
     retained = torch.cuda.memory_allocated(device) - before
     if case.direction != "fwd":
-        grads = torch.autograd.grad(out, inputs[:3], inputs.dout)
+        grads = torch.autograd.grad(out, tuple(inputs.leaves.values()), inputs.dout)
         torch.cuda.synchronize(device)
         del grads
     return Memory(torch.cuda.max_memory_allocated(device) - before, retained, "cuda_allocator")
@@ -76,13 +77,21 @@ def cpu_shortage(case: Case) -> str:
     from profiling.units import bytes_text
 
     available = available_bytes()
-    # These materialise the scores as naive does, or at least may.
+    # These materialise the scores as naive does, or at least may; a feature takes no less than none.
     eager = case.backend in ("naive", "naive_compiled", "sdpa_math")
-    law = case.model_copy(update={"backend": "naive"}) if eager else case
+    law = _plain(case).model_copy(update={"backend": "naive"}) if eager else case
     needed = input_bytes(case) + (peak_bytes(law) or 0)
     if available is None or needed <= _SAFE_SHARE * available:
         return ""
     return f"it needs about {bytes_text(needed)}, and {bytes_text(available)} are available"
+
+
+def _plain(case: Case) -> Case:
+    """The case without features; of packed sequences the longest alone, as eager code takes them in turn."""
+    packed = {"batch": min(case.batch, 1)} if case.layout == "varlen" else {}
+    none = {"window_left": None, "window_right": None, "softcap": None}
+    off = {"layout": "dense", "bias": False, "sinks": False, "alibi": False}
+    return case.model_copy(update=packed | none | off)
 
 
 # ------------------------------------------------------------------------------------ the child of a CPU
@@ -135,8 +144,8 @@ def _child_measure(case: Case, seed: int) -> Memory:
         libc.mallopt(_MMAP_THRESHOLD, 64 * 1024)
     device = torch.device("cpu")
     torch.set_grad_enabled(False)
-    inputs = make_inputs(case, device, seed)
-    forward = resolve(case, device).forward
+    backend = resolve(case, device)
+    inputs, forward = backend.prepare(make_inputs(case, device, seed)), backend.forward
     _once(forward, case, inputs)  # threads and library work space are not the algorithm's
     gc.collect()
     with contextlib.suppress(AttributeError):
@@ -151,10 +160,10 @@ def _child_measure(case: Case, seed: int) -> Memory:
 def _once(forward: Forward, case: Case, inputs: Inputs) -> int:
     """One call as `cuda_memory` makes it; the resident size between forward and backward."""
     with torch.set_grad_enabled(case.direction != "fwd"):
-        out = forward(*inputs[:3])
+        out = forward(inputs)
     between = _status_bytes("VmRSS")
     if case.direction != "fwd":
-        torch.autograd.grad(out, inputs[:3], inputs.dout)
+        torch.autograd.grad(out, tuple(inputs.leaves.values()), inputs.dout)
     return between
 
 

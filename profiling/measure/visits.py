@@ -10,9 +10,10 @@ import torch
 
 from profiling.case import Case, Protocol
 from profiling.measure import budget
-from profiling.measure.backends import Backend, Call, Inputs, bind, clone_inputs
+from profiling.measure.backends import Backend, Call, bind
 from profiling.measure.clocks import CpuTimer, CudaTimer, Samples, warm_up
 from profiling.measure.failures import classify, forget
+from profiling.measure.inputs import Inputs, clone_inputs
 from profiling.measure.messages import ClockNote
 
 
@@ -158,7 +159,7 @@ class Visitor:
         if clock == "graph":
             set_bytes = self._inputs.read_bytes(self.case.direction) + max(self._held_bytes, 0)
             copies = budget.rotating_copies(set_bytes, timer.l2_bytes, self.host_ms)
-        sets = [self._inputs, *(clone_inputs(self._inputs, self.case) for _ in range(copies - 1))]
+        sets = [self._inputs, *(clone_inputs(self._inputs) for _ in range(copies - 1))]
         calls = [bind(self._backend.forward, self.case, inputs) for inputs in sets]
         # A short graph would be mostly launch: go round the sets until it lasts.
         calls *= math.ceil(budget.hot_copies(self.call_ms, self.host_ms) / len(calls))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from profiling.case import Case, InputError
 from profiling.model.tiles import executed_pairs, visible_pairs
 from profiling.model.traffic import BACKWARD_TILE, DQ_TILE, FORWARD_TILE
@@ -20,24 +22,28 @@ def flops(
     """Matmul FLOPs of a case in its direction; a multiply and an add are two.
 
     `paper`: forward 4·B·H·Nq·Nk·d, halved when causal, backward 2.5 and both 3.5 times that (Dao 2023,
-    section 4.1), whatever the code does. `exact`: unmasked pairs only, five matmuls in the backward.
-    `executed`: the tiles a split backward really runs (seven matmuls), masked corners and tails included.
+    section 4.1), whatever the code does; as FlashAttention's own benchmark it knows no window, and counts
+    the pairs that one hides. `exact`: unmasked pairs only, five matmuls in the backward. `executed`: the
+    tiles a split backward really runs (seven matmuls), masked corners and tails included. Each sequence of
+    a `varlen` batch counts with its own lengths.
 
     Raises:
         InputError: unknown convention.
     """
     d, dv = case.head_dim, case.head_dim_v
-    n_q, n_k, heads = case.seq_len_q, case.seq_len_k, case.batch * case.heads
+    mask = (case.causal, case.window_left, case.window_right)
+    # How many (batch, head) problems there are of each (queries, keys).
+    problems = {lengths: case.heads * times for lengths, times in Counter(case.lengths).items()}
     if convention == "paper":
-        forward = 2 * (d + dv) * heads * n_q * n_k
+        forward = 2 * (d + dv) * sum(heads * n_q * n_k for (n_q, n_k), heads in problems.items())
         fifths = {"fwd": 2, "bwd": 5, "fwd_bwd": 7}[case.direction]
         return forward * fifths // (4 if case.causal else 2)
     if convention == "exact":
-        pairs = heads * visible_pairs(n_q, n_k, case.causal)
+        pairs = sum(heads * visible_pairs(*lengths, *mask) for lengths, heads in problems.items())
         forward, backward = 2 * (d + dv) * pairs, (6 * d + 4 * dv) * pairs
     elif convention == "executed":
         ran = [
-            heads * executed_pairs(n_q, n_k, *tile, case.causal)
+            sum(heads * executed_pairs(*lengths, *tile, *mask) for lengths, heads in problems.items())
             for tile in (forward_tile, backward_tile, dq_tile)
         ]
         forward = 2 * (d + dv) * ran[0]

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from profiling.case import DTYPE_BYTES, Case, InputError
+from profiling.case import DTYPE_BYTES, PAGE_SIZE, Case, InputError
 from profiling.model.naive import sizes
 from profiling.model.traffic import is_modelled
+
+# With no more queries than this `flash` divides the keys between programs, if there are as many as that.
+FEW_QUERIES, DIVIDED_KEYS = 64, 512
 
 
 class ScoreMatrix(NamedTuple):
@@ -27,21 +30,34 @@ def score_matrix_bytes(case: Case) -> ScoreMatrix:
 
 
 def input_bytes(case: Case) -> int:
-    """q, k and v, and dO where there is a backward."""
-    e, heads, kv_heads = DTYPE_BYTES[case.dtype], case.batch * case.heads, case.batch * case.kv_heads
-    qkv = heads * case.seq_len_q * case.head_dim + kv_heads * case.seq_len_k * (
-        case.head_dim + case.head_dim_v
-    )
-    grad = 0 if case.direction == "fwd" else heads * case.seq_len_q * case.head_dim_v
-    return (qkv + grad) * e
+    """q, k and v, dO where there is a backward, and what a feature brings along.
+
+    That is a bias of one value a head, query and key; sinks and slopes, one a head; the offsets of packed
+    sequences; the pages of a cache in full, with their table and the sequences' lengths.
+    """
+    e = DTYPE_BYTES[case.dtype]
+    queries, keys = (sum(lengths) for lengths in zip(*case.lengths, strict=True)) if case.batch else (0, 0)
+    beside = case.heads * (e * case.sinks + 4 * case.alibi)
+    if case.layout == "varlen":
+        beside += 2 * 4 * (case.batch + 1)
+    if case.layout == "paged":
+        pages = case.batch * -(-case.seq_len_k // PAGE_SIZE)
+        keys = pages * PAGE_SIZE
+        beside += 4 * pages + 4 * case.batch
+    if case.bias:
+        beside += case.heads * case.seq_len_q * case.seq_len_k * e
+    per_query = case.head_dim + (0 if case.direction == "fwd" else case.head_dim_v)
+    per_key = case.head_dim + case.head_dim_v
+    return (queries * case.heads * per_query + keys * case.kv_heads * per_key) * e + beside
 
 
 def peak_bytes(case: Case) -> int | None:
     """The most that is held above q, k, v (and dO): in the forward for `fwd`, else in forward and backward.
 
     For `naive` in each variant, and for `flash`. An allocator's rounding (512 B a tensor on CUDA) and a
-    library's workspaces come on top. None for a backend whose tensors are not ours to know, and for a
-    case outside the formulas.
+    library's workspaces come on top. None for a backend whose tensors are not ours to know, for a case
+    outside the formulas, and for `flash` with few queries and many keys: how many programs share those,
+    each with a partial output, depends on the device.
     """
     if not is_modelled(case):
         return None
@@ -49,10 +65,12 @@ def peak_bytes(case: Case) -> int | None:
         return _naive(case).peak
     if case.backend == "flash":
         s, row = sizes(case), _flash_row_bytes(case)
+        if case.seq_len_q <= FEW_QUERIES and case.seq_len_k >= DIVIDED_KEYS:
+            return None
         if case.direction == "fwd":
-            return s.out_all + row
-        delta = row if case.seq_len_k and s.out_all else 0
-        return s.out_all + row + delta + s.q_all + s.k + s.v
+            return s.out_all + 2 * row
+        delta = row if s.out_all else 0
+        return s.out_all + 2 * row + delta + s.q_all + s.k + s.v
     return None
 
 
@@ -63,14 +81,15 @@ def retained_bytes(case: Case) -> int | None:
     if case.backend == "naive":
         return _naive(case.model_copy(update={"direction": "fwd_bwd"})).retained
     if case.backend == "flash":
-        return sizes(case).out_all + _flash_row_bytes(case)
+        return sizes(case).out_all + 2 * _flash_row_bytes(case)
     return None
 
 
 def _flash_row_bytes(case: Case) -> int:
-    """One number a query row, as flash keeps its log-sum-exp: fp32, or fp64 where it computes in fp64.
+    """One number a query row: fp32, or fp64 where flash computes in fp64.
 
-    It does for fp32 inputs on CPUs and data-centre GPUs (fa_core.kernels.tuning.exact).
+    The forward leaves two, the row's maximum and the logarithm of its sum. It computes in fp64
+    for fp32 inputs on CPUs and data-centre GPUs (fa_core.kernels.tuning.exact).
     """
     return (8 if case.dtype == "fp32" else 4) * case.batch * case.heads * case.seq_len_q
 

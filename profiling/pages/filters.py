@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import streamlit as st
 
-from profiling.case import DIRECTIONS, DTYPE_BYTES
+from profiling.case import DIRECTIONS, DTYPE_BYTES, LAYOUTS
 from profiling.pages import state
 
 CANDIDATES = ("flash", "sdpa_flash", "sdpa", "sdpa_cudnn", "tiled", "naive_compiled")
@@ -43,11 +43,19 @@ AXES: dict[str, Axis] = {
         Axis("direction", "Direction", "direction", DIRECTIONS, "fwd: forward, bwd: backward alone"),
         Axis("series", "Batch · heads", "series", (), "held fixed along N; KV is shown where heads share it"),
         Axis("d", "Head dim d", "head_dim"),
-        Axis("mask", "Mask", "mask", ("none", "causal"), "causal is aligned bottom-right"),
+        Axis("layout", "Layout", "layout", LAYOUTS, "varlen: packed sequences; paged: keys in pages"),
+        Axis("window", "Window", "window", ("none",), "keys that a query sees before and after its place"),
+        Axis("softcap", "Softcap", "cap", ("none",), "scores become cap · tanh(score / cap)"),
+        Axis("bias", "Bias", "has_bias", ("no", "yes"), "added to the scores, one value a pair and head"),
+        Axis("sinks", "Sinks", "has_sinks", ("no", "yes"), "a logit a head that takes part and has no value"),
+        Axis("alibi", "ALiBi", "has_alibi", ("no", "yes"), "scores fall with the distance of a key"),
         Axis("other", "Other", "other", ("plain",), "what else sets these cases apart"),
+        Axis("mask", "Mask", "mask", ("none", "causal"), "causal is aligned bottom-right"),
     )
 }
-SLICE: tuple[str, ...] = ("dtype", "direction", "series", "d", "mask", "other")
+FEATURES: tuple[str, ...] = ("window", "softcap", "bias", "sinks", "alibi", "other")
+# The mask comes last: where the plain cases of a run are causal, they come before a bias without a mask.
+SLICE: tuple[str, ...] = ("dtype", "direction", "layout", "series", "d", *FEATURES, "mask")
 
 
 class Choice(NamedTuple):

@@ -71,6 +71,8 @@ def _caption(shown: pd.DataFrame, show: str, peak: float | None) -> str:
             "FLOPs by the paper convention: forward 4·B·H·N²·d, halved under a causal mask, "
             "backward 2.5 times that."
         )
+        if (shown["window"] != "none").any():
+            sentences.append("A window has no rate: this count does not know what it leaves out.")
         above = shown[shown["paper_tflops"] > peak] if peak else shown.iloc[:0]
         if len(above):
             sentences.append(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from profiling import units
+from profiling.case import ragged_lengths
 from profiling.figures.series import Failure, Point, Series
 from profiling.pages import state
 
@@ -25,8 +26,15 @@ class Reading(NamedTuple):
     inverse: bool = False  # the metric falls when the whisker's columns rise: p80 of time is the low rate
 
 
+def query_tokens(row: Any) -> int:
+    """The queries of a row's whole batch; packed sequences have their own lengths."""
+    if row.layout == "varlen":
+        return sum(ragged_lengths(row.batch, row.seq_len_q))
+    return row.batch * row.seq_len_q
+
+
 LATENCY = Reading("latency_p50_ms", "latency_p20_ms", "latency_p80_ms")
-PER_TOKEN = LATENCY._replace(scale=lambda row: 1e6 / max(1, row.batch * row.seq_len_q))
+PER_TOKEN = LATENCY._replace(scale=lambda row: 1e6 / max(1, query_tokens(row)))
 PEAK_MEMORY = Reading("peak_mem_bytes")
 RETAINED_MEMORY = Reading("retained_mem_bytes")
 TFLOPS = Reading("paper_tflops", inverse=True)

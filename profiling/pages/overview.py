@@ -24,7 +24,7 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = filters.choose_slice(untiled(loaded.frame), ("dtype", "other"))
+    frame, choices = filters.choose_slice(untiled(loaded.frame), ("dtype", "layout", *filters.FEATURES))
     baseline = filters.choose_baseline(frame)
     candidate = filters.choose_candidate(frame, baseline.value)
     if candidate.value == baseline.value:

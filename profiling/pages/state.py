@@ -14,7 +14,7 @@ import streamlit as st
 
 from profiling import store
 from profiling.analysis.curves import backend_names
-from profiling.case import BACKENDS, CLOCKS
+from profiling.case import BACKENDS, CLOCKS, window_text
 from profiling.devices import Device, device_of
 from profiling.paths import DATA_DIR
 from profiling.records import Run
@@ -39,8 +39,7 @@ class Stamp(NamedTuple):
 class Loaded(NamedTuple):
     """A run as pages use it; shared between sessions, so never changed in place.
 
-    `frame` is the comparison table with five columns more, made of its key fields: `seq_len` (N), `name`
-    (backend/variant), `series` (batch and heads), `mask` and `other` (anything else that sets cases apart).
+    `frame` is the comparison table with further columns made of its key fields: see `with_axes`.
     """
 
     stamp: Stamp
@@ -134,7 +133,12 @@ def samples(key: Stamp) -> pd.DataFrame:
 
 
 def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add `seq_len` (N) and the columns `name`, `series`, `mask` and `other` that the filters choose from."""
+    """Add `seq_len` (N), `name` (backend/variant), `plain`, and the columns that the filters choose from.
+
+    These are texts: `series` (batch and heads), `mask`, `window`, `cap` (softcap), `has_bias`, `has_sinks`,
+    `has_alibi`, and `other` (anything else that sets cases apart). `plain` is whether a case is dense
+    attention of one length and width without any feature.
+    """
     heads = "B" + frame["batch"].astype("string") + "-H" + frame["heads"].astype("string")
     shared = heads + "-KV" + frame["kv_heads"].astype("string")
     return frame.assign(
@@ -143,22 +147,42 @@ def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
         name=backend_names(frame).str.replace(_NO_NAME, "?", regex=True),
         series=heads.where(frame["kv_heads"] == frame["heads"], shared),
         mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),
+        window=_window(frame),
+        cap=frame["softcap"].map(lambda cap: "none" if pd.isna(cap) else f"{cap:g}").astype("string"),
+        **{f"has_{name}": _yes_no(frame[name]) for name in ("bias", "sinks", "alibi")},
         other=_other(frame),
-    )
+    ).assign(plain=_plain)
+
+
+def _yes_no(flags: pd.Series) -> pd.Series:
+    return flags.fillna(False).map({True: "yes", False: "no"}).astype("string")
+
+
+def _window(frame: pd.DataFrame) -> pd.Series:
+    sides = zip(frame["window_left"], frame["window_right"], strict=True)
+    texts = [
+        window_text(*(None if pd.isna(side) else int(side) for side in pair)) or "none" for pair in sides
+    ]
+    return pd.Series(texts, index=frame.index, dtype="string")
+
+
+def _plain(frame: pd.DataFrame) -> pd.Series:
+    """Whether the formulas for dense attention hold, causal or not; of the frame with its other axes."""
+    without = {"layout": "dense", "window": "none", "cap": "none", "other": "plain"}
+    without |= {f"has_{name}": "no" for name in ("bias", "sinks", "alibi")}
+    plain = pd.Series(True, index=frame.index)
+    for column, value in without.items():
+        plain &= frame[column] == value
+    return plain
 
 
 def _other(frame: pd.DataFrame) -> pd.Series:
-    """What sets a case apart beyond the usual filters, such as `window_left 128`; `plain` if nothing does."""
+    """What sets a case apart beyond the usual filters, such as `Nq 1`; `plain` if nothing does."""
     text = pd.Series([""] * len(frame), index=frame.index, dtype="string")
     unequal = frame["seq_len_q"] != frame["seq_len_k"]
     text = text.mask(unequal, "Nq " + frame["seq_len_q"].astype("string"))
     unequal = frame["head_dim_v"] != frame["head_dim"]
     text = text.mask(unequal, text + " dv " + frame["head_dim_v"].astype("string"))
-    text = text.mask(frame["layout"] != "dense", text + " " + frame["layout"].astype("string"))
-    for column in ("bias", "sinks", "alibi"):
-        text = text.mask(frame[column].fillna(False), text + " " + column)
-    for column in ("window_left", "window_right", "softcap"):
-        text = text.mask(frame[column].notna(), text + f" {column} " + frame[column].astype("string"))
     text = text.str.strip()
     return text.where(text != "", "plain")
 

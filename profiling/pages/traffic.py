@@ -79,7 +79,7 @@ def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[filte
     if loaded is None:
         return None, []
     frame = untiled(loaded.frame)
-    plain = frame[frame["other"] == "plain"]  # the formulas hold for dense attention only
+    plain = frame[frame["plain"]]  # the formulas hold for dense attention only
     if not len(plain):
         return None, []
     return filters.choose_slice(plain, ("direction", "series", "d", "mask"))

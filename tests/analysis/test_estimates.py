@@ -114,8 +114,18 @@ def test_no_speed_without_a_correct_measurement(changes: dict[str, Any]) -> None
 def test_a_case_outside_the_formulas_stays_empty(changes: dict[str, Any]) -> None:
     """Unknown is empty, never 0; the row beside it is filled."""
     out = with_estimates(table(changes, {}), H200)
-    assert out[list(DERIVED_FIELDS)].iloc[0].isna().all()
+    bytes_moved = [name for name in DERIVED_FIELDS if name.startswith("est_")]
+    assert out[bytes_moved].iloc[0].isna().all()
     assert out[list(DERIVED_FIELDS)].iloc[1].notna().all()
+
+
+def test_a_window_has_no_tflops_and_other_features_do() -> None:
+    """The paper's count ignores windows, so a rate by it would be a boast; a softcap changes no matmul."""
+    out = with_estimates(table({"window_left": 64}, {"softcap": 30.0}, {"layout": "varlen"}, {}), H200)
+    windowed, capped, packed, plain = out["paper_tflops"]
+    assert np.isnan(windowed)
+    assert capped == plain
+    assert packed < plain
 
 
 def test_the_rest_of_the_table_is_untouched() -> None:

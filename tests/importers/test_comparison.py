@@ -169,6 +169,20 @@ def test_estimates_are_derived_again_and_differences_told(text: str) -> None:
     pd.testing.assert_frame_equal(frame(run), frame(import_csv(text)))
 
 
+def test_a_mask_has_one_spelling(text: str) -> None:
+    """A window that ends at the query's own place comes in as causal, on every clock of its case."""
+
+    def end_windows(rows: list[list[str]]) -> None:
+        for row in rows[1:]:
+            row[rows[0].index("window_left")], row[rows[0].index("window_right")] = "16", "0"
+
+    run = import_csv(edited(text, end_windows))
+    assert {(m.case.causal, m.case.window_left, m.case.window_right) for m in run.measurements} == {
+        (True, 16, None)
+    }
+    assert len(run.measurements) == len(import_csv(text).measurements)
+
+
 def test_estimates_may_be_left_out(text: str) -> None:
     """A file without derived columns, as another tool may write it, is complete."""
 

@@ -1,20 +1,48 @@
 """Backends: each name resolves to something that computes attention, or says why it cannot."""
 
+import functools
+
 import pytest
 import torch
 
 from fa_core import naive_attention
 from profiling.case import BACKENDS, CPU_BACKENDS
-from profiling.measure.backends import (
-    bind,
-    clone_inputs,
-    kernel_name,
-    make_inputs,
-    resolve,
-    tile,
-)
+from profiling.measure import backends
+from profiling.measure.backends import bind, kernel_name, resolve, tile
+from profiling.measure.inputs import make_inputs
 
 CPU = torch.device("cpu")
+FEATURES = [
+    {"window_left": 5, "causal": True},
+    {"window_left": 4, "window_right": 3},
+    {"softcap": 2.0},
+    {"bias": True, "causal": True},
+    {"sinks": True, "causal": True},
+    {"alibi": True, "heads": 4, "kv_heads": 2},
+    {"head_dim_v": 5, "heads": 4, "kv_heads": 2},
+    {"window_left": 6, "softcap": 3.0, "bias": True, "sinks": True, "alibi": True},
+    {"layout": "varlen", "batch": 3, "causal": True, "sinks": True, "window_left": 7},
+    {"layout": "varlen", "batch": 2, "heads": 4, "kv_heads": 2, "alibi": True, "softcap": 5.0},
+    {"layout": "paged", "batch": 3, "seq_len_q": 2, "seq_len_k": 150, "causal": True, "alibi": True},
+]
+
+
+def expected(case, inputs):
+    """The output by `naive_attention`, called by hand on each sequence."""
+    window = (case.window_left, case.window_right)
+    more = {"causal": case.causal, "window": window, "softcap": case.softcap, "bias": inputs.bias}
+    more |= {"sinks": inputs.sinks, "alibi_slopes": inputs.slopes}
+    if case.layout == "varlen":
+        parts = [x.split([n for n, _ in case.lengths]) for x in (inputs.q,)]
+        parts += [x.split([n for _, n in case.lengths]) for x in (inputs.k, inputs.v)]
+        each = ((x.transpose(0, 1)[None] for x in qkv) for qkv in zip(*parts, strict=True))
+        return torch.cat([naive_attention(*qkv, **more)[0].transpose(0, 1) for qkv in each])
+    k, v = inputs.k, inputs.v
+    if case.layout == "paged":
+        rows = [[(int(page), i) for page in table for i in range(64)] for table in inputs.block_table]
+        at = torch.tensor([own[: case.seq_len_k] for own in rows])
+        k, v = (x[at[..., 0], at[..., 1]].transpose(1, 2) for x in (k, v))
+    return naive_attention(inputs.q, k, v, **more)
 
 
 @pytest.mark.usefixtures("no_grad")
@@ -28,14 +56,14 @@ class TestResolve:
         case = make_case(backend=name, causal=causal, seq_len_q=24, seq_len_k=24)
         inputs = make_inputs(case, CPU, 0)
         expected = naive_attention(*inputs[:3], causal=causal)
-        torch.testing.assert_close(resolve(case, CPU).forward(*inputs[:3]), expected)
+        torch.testing.assert_close(resolve(case, CPU).forward(inputs), expected)
 
     @pytest.mark.parametrize("variant", ["", "add", "fill", "fp32_softmax"])
     def test_naive_variants(self, make_case, variant):
         """A variant is another path to the same numbers, LSE included."""
         case = make_case(variant=variant, causal=True)
         inputs = make_inputs(case, CPU, 0)
-        out, lse = resolve(case, CPU).forward_lse(*inputs[:3])
+        out, lse = resolve(case, CPU).forward_lse(inputs)
         expected = naive_attention(*inputs[:3], causal=True, return_lse=True)
         torch.testing.assert_close((out, lse), expected)
 
@@ -45,16 +73,97 @@ class TestResolve:
         with pytest.raises(NotImplementedError, match="no CPU kernel"):
             resolve(make_case(backend=name), CPU)
 
-    @pytest.mark.parametrize(
-        "extra",
-        [{"layout": "varlen"}, {"window_left": 4}, {"softcap": 30.0}, {"bias": True}, {"alibi": True}],
-    )
-    def test_what_is_not_built_yet_is_refused(self, make_case, extra):
-        """A feature of the key that no backend has is refused, by name, rather than ignored."""
-        with pytest.raises(NotImplementedError, match=next(iter(extra))):
-            resolve(make_case(**extra), CPU)
+    @pytest.mark.parametrize("name", ["naive", "tiled", "sdpa_math", "sdpa_flash"])
+    @pytest.mark.parametrize("fields", FEATURES, ids=" ".join)
+    def test_features_are_computed_or_refused(self, make_case, name, fields):
+        """Whatever a case asks for is in the output, as attention on each sequence has it; or is refused."""
+        case = make_case(backend=name, **({"seq_len_q": 24, "seq_len_k": 24} | fields))
+        inputs = make_inputs(case, CPU, 0)
+        if name.startswith("sdpa") and (case.layout == "varlen" or case.softcap or case.sinks):
+            with pytest.raises(NotImplementedError, match="cannot take"):
+                resolve(case, CPU)
+            return
+        backend = resolve(case, CPU)
+        try:
+            found = backend.forward(backend.prepare(inputs))
+        except NotImplementedError:
+            assert name == "sdpa_flash"  # PyTorch has no such kernel for unequal widths
+            return
+        torch.testing.assert_close(found, expected(case, inputs))
 
-    @pytest.mark.parametrize("name", ["naive", "stand_ins:plain"])
+    @pytest.mark.parametrize("name", ["naive", "tiled"])
+    @pytest.mark.parametrize("layout", ["varlen", "paged"])
+    def test_lse_in_every_layout(self, make_case, name, layout):
+        """The LSE comes in the layout of the output: (heads, tokens) for packed sequences."""
+        case = make_case(backend=name, layout=layout, batch=2, sinks=True)
+        _, lse = resolve(case, CPU).forward_lse(make_inputs(case, CPU, 0))
+        tokens = sum(n for n, _ in case.lengths)
+        assert lse.shape == ((2, tokens) if layout == "varlen" else (2, 2, 16))
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"layout": "varlen", "batch": 3, "causal": True, "window_left": 6, "sinks": True},
+            {"layout": "paged", "batch": 2, "seq_len_q": 1, "seq_len_k": 100, "alibi": True},
+            {"bias": True, "softcap": 3.0, "tile_m": 16, "tile_n": 16},
+        ],
+        ids=" ".join,
+    )
+    def test_flash_reads_packs_and_pages_itself(self, make_case, fields, monkeypatch):
+        """Offsets, tables and features reach the kernels (here the interpreter), and the LSE returns."""
+        pytest.importorskip("triton")
+        monkeypatch.setattr(backends, "CPU_BACKENDS", ("flash",))
+        case = make_case(backend="flash", head_dim=16, head_dim_v=16, **fields)
+        inputs = make_inputs(case, CPU, 0)
+        if torch.cuda.is_available():
+            pytest.skip("without an interpreter, tensors on a CPU have no kernel")
+        out, lse = resolve(case, CPU).forward_lse(inputs)
+        torch.testing.assert_close(out, expected(case, inputs), atol=1e-5, rtol=1e-5)
+        assert lse.shape == (out.shape[:3] if out.ndim == 4 else (2, len(out)))
+
+    @pytest.mark.parametrize("name", ["naive_compiled", "flex"])
+    def test_compiled_backends_compile_every_layout_in_one_piece(self, make_case, name, monkeypatch):
+        """fullgraph holds for packed sequences and features too (here without the code generator)."""
+        compiled = functools.partial(torch.compile, backend="eager")
+        monkeypatch.setattr(torch, "compile", compiled)
+        monkeypatch.setattr(backends, "CPU_BACKENDS", (name,))
+        features = {
+            "layout": "varlen",
+            "batch": 2,
+            "causal": True,
+            "sinks": True,
+            "softcap": 4.0,
+            "alibi": True,
+        }
+        case = make_case(backend=name, head_dim=16, head_dim_v=16, **features)
+        inputs = make_inputs(case, CPU, 0)
+        torch.testing.assert_close(resolve(case, CPU).forward(inputs), expected(case, inputs))
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"layout": "paged", "direction": "bwd"}, "no backward"),
+            ({"layout": "varlen", "bias": True}, "have no bias"),
+            ({"backend": "sdpa_math", "softcap": 2.0}, "sdpa_math cannot take a softcap"),
+            ({"backend": "sdpa_math", "sinks": True}, "sdpa_math cannot take sinks"),
+            ({"backend": "sdpa_math", "layout": "varlen"}, "cannot take packed sequences"),
+            ({"backend": "stand_ins:plain", "window_left": 4, "sinks": True}, "cannot take window, sinks"),
+            ({"backend": "stand_ins:plain", "layout": "paged"}, "cannot take layout paged"),
+        ],
+    )
+    def test_what_cannot_be_taken_is_refused(self, make_case, stand_ins, fields, said):
+        """One sentence with the backend or the layout, and what it lacks."""
+        with pytest.raises(NotImplementedError, match=said):
+            resolve(make_case(**fields), CPU)
+
+    def test_a_custom_backend_gets_what_it_takes(self, make_case, stand_ins):
+        """Features come as keywords, under the names of `fa_core.attention`."""
+        fields = {"window_left": 3, "softcap": 2.0, "bias": True, "sinks": True, "alibi": True}
+        case = make_case(backend=f"{stand_ins}:with_features", causal=True, **fields)
+        inputs = make_inputs(case, CPU, 0)
+        torch.testing.assert_close(resolve(case, CPU).forward(inputs), expected(case, inputs))
+
+    @pytest.mark.parametrize("name", ["naive", "stand_ins:plain", "sdpa_math"])
     def test_a_tile_is_refused_where_there_are_none(self, make_case, name):
         """A requested tile is never dropped in silence."""
         with pytest.raises(NotImplementedError, match="no tiles"):
@@ -64,7 +173,7 @@ class TestResolve:
         """`module:function` is imported and called with q, k, v and causal."""
         case = make_case(backend=f"{stand_ins}:plain", causal=True)
         inputs = make_inputs(case, CPU, 0)
-        out = resolve(case, CPU).forward(*inputs[:3])
+        out = resolve(case, CPU).forward(inputs)
         torch.testing.assert_close(out, naive_attention(*inputs[:3], causal=True))
 
     @pytest.mark.parametrize("name", ["no_such_module:f", "math:no_such_function"])
@@ -91,46 +200,41 @@ class TestBind:
             torch.testing.assert_close(a, b)
             torch.testing.assert_close(a, c)
 
+    @pytest.mark.parametrize("name", ["tiled", "sdpa_math"])
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_a_bias_has_a_gradient(self, make_case, name, causal):
+        """Each backend that takes a bias differentiates by it: SDPA, whose mask it is part of, alike."""
+        fields = {"direction": "bwd", "bias": True, "causal": causal, "batch": 2}
+        case = make_case(backend=name, **fields)
+        inputs = make_inputs(case, CPU, 0)
+        backend = resolve(case, CPU)
+        naive = bind(resolve(make_case(**fields), CPU).forward, case, inputs)()
+        found = bind(backend.forward, case, backend.prepare(inputs))()
+        assert len(found) == 4
+        for a, b in zip(found, naive, strict=True):
+            torch.testing.assert_close(a, b)
+
+    def test_a_mask_alone_has_none(self, make_case):
+        """SDPA's mask of a window is an input, and nothing to differentiate by."""
+        case = make_case(backend="sdpa_math", direction="bwd", window_left=4)
+        backend = resolve(case, CPU)
+        inputs = backend.prepare(make_inputs(case, CPU, 0))
+        assert inputs.bias.shape == (1, 1, 16, 16)
+        assert len(bind(backend.forward, case, inputs)()) == 3
+
+    def test_packed_sinks_have_a_gradient(self, make_case):
+        """The gradient of sinks sums over all packed sequences."""
+        case = make_case(direction="bwd", layout="varlen", batch=3, sinks=True)
+        *_, dsinks = bind(resolve(case, CPU).forward, case, make_inputs(case, CPU, 0))()
+        assert dsinks.shape == (2,)
+        assert dsinks.abs().min() > 0
+
     def test_a_backend_without_backward(self, make_case, stand_ins):
         """A detached output fails when it is differentiated, not before."""
         case = make_case(backend=f"{stand_ins}:detached", direction="bwd")
         call = bind(resolve(case, CPU).forward, case, make_inputs(case, CPU, 0))
         with pytest.raises(RuntimeError, match="does not require grad"):
             call()
-
-
-class TestInputs:
-    """Seeds, gradients and copies."""
-
-    def test_the_same_for_all_processes(self, make_case):
-        """The seed alone decides the values; another seed gives others."""
-        case = make_case(direction="bwd", dtype="bf16")
-        a, b, c = (make_inputs(case, CPU, seed) for seed in (1, 1, 2))
-        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-        assert not torch.equal(a.q, c.q)
-        assert not torch.equal(a.q, a.dout)
-
-    def test_gradients_only_where_asked_for(self, make_case):
-        """A forward alone must not build a graph."""
-        assert not make_inputs(make_case(), CPU, 0).q.requires_grad
-        assert make_inputs(make_case(direction="bwd"), CPU, 0).v.requires_grad
-
-    def test_clones_are_elsewhere(self, make_case):
-        """A clone has the values and the need for gradients, in other memory."""
-        case = make_case(direction="bwd")
-        inputs = make_inputs(case, CPU, 0)
-        other = clone_inputs(inputs, case)
-        assert torch.equal(inputs.k, other.k)
-        assert inputs.k.data_ptr() != other.k.data_ptr()
-        assert other.k.is_leaf
-        assert other.k.requires_grad
-
-    def test_read_bytes(self, make_case):
-        """A forward does not read the output's gradient."""
-        inputs = make_inputs(make_case(), CPU, 0)
-        one = 2 * 16 * 8 * 4
-        assert inputs.read_bytes("fwd") == 3 * one
-        assert inputs.read_bytes("bwd") == 4 * one
 
 
 @pytest.mark.usefixtures("no_grad")
@@ -149,6 +253,9 @@ class TestWhatRan:
         assert tile(make_case(backend="tiled", tile_m=32, tile_n=16)) == (32, 16)
         assert tile(make_case(backend="tiled")) == (64, 64)
         assert tile(make_case()) == (None, None)
-        block_m, block_n = tile(make_case(backend="flash", dtype="bf16", head_dim=64, head_dim_v=64))
+        flash = {"backend": "flash", "dtype": "bf16", "head_dim": 64, "head_dim_v": 64}
+        block_m, block_n = tile(make_case(**flash, seq_len_q=128))
         assert block_m >= 16
         assert block_n >= 16
+        assert tile(make_case(**flash, seq_len_q=1)) == (None, None)  # decides when it is launched
+        assert tile(make_case(**flash, seq_len_q=1, tile_m=32, tile_n=32)) == (32, 32)

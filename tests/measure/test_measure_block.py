@@ -58,6 +58,35 @@ def test_gradients_are_checked(bench, make_case, direction):
     assert set(outcome.tensor_errors) == {"out", "lse", "dq", "dk", "dv"}
 
 
+@pytest.mark.parametrize(
+    ("fields", "tensors"),
+    [
+        ({"direction": "bwd", "bias": True, "causal": True}, {"out", "dq", "dk", "dv", "dbias"}),
+        ({"direction": "fwd_bwd", "window_left": 4}, {"out", "dq", "dk", "dv"}),
+        ({"alibi": True, "causal": True}, {"out"}),
+        ({"layout": "paged", "seq_len_q": 1, "seq_len_k": 70, "batch": 2}, {"out"}),
+    ],
+)
+def test_features_are_checked_and_timed(bench, make_case, fields, tensors):
+    """A feature's every tensor has its error, in each backend that takes it."""
+    cases = [make_case(backend=name, **fields) for name in ("naive", "tiled", "sdpa_math")]
+    for case, outcome in zip(cases, measure(bench, cases), strict=True):
+        assert outcome.status == "ok", outcome.reason
+        assert set(outcome.tensor_errors) == tensors | ({"lse"} if case.backend != "sdpa_math" else set())
+        assert outcome.rel_error < 1e-5
+        assert outcome.samples
+
+
+def test_packed_sequences_with_sinks(bench, make_case):
+    """Packed sequences are measured where a backend takes them, and a row that says so elsewhere."""
+    fields = {"layout": "varlen", "batch": 3, "sinks": True, "direction": "bwd"}
+    naive, tiled, sdpa = measure(
+        bench, [make_case(backend=name, **fields) for name in ("naive", "tiled", "sdpa_math")]
+    )
+    assert [x.status for x in (naive, tiled, sdpa)] == ["ok", "ok", "unsupported"]
+    assert set(tiled.tensor_errors) == {"out", "lse", "dq", "dk", "dv", "dsinks"}
+
+
 def test_rounds_are_shuffled_and_say_the_order(bench, make_case):
     """In each round every case has a place of its own."""
     backends = ("naive", "tiled", "sdpa_math", "sdpa_flash")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from profiling.measure import memory
-from profiling.measure.backends import make_inputs, resolve
+from profiling.measure.backends import resolve
+from profiling.measure.inputs import make_inputs
 from profiling.model.memory import peak_bytes
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resets a peak in /proc")
@@ -23,6 +24,20 @@ class TestChild:
         assert found.method == "child_rss"
         assert found.peak_bytes == pytest.approx(peak_bytes(case), rel=0.1)
         assert found.retained_bytes < found.peak_bytes / 4
+
+    def test_a_mask_is_an_input(self, make_case, stand_ins):
+        """SDPA's mask of a window is there before the call: the peak is that of the same case without."""
+        plain, windowed = (
+            memory.child_memory(
+                make_case(
+                    backend="sdpa_flash", seq_len_q=1024, seq_len_k=1024, head_dim=32, head_dim_v=32, **more
+                ),
+                0,
+                60.0,
+            )
+            for more in ({}, {"window_left": 100})
+        )
+        assert windowed.peak_bytes < plain.peak_bytes + 1024 * 1024 * 4 / 2
 
     def test_failures_of_the_child_are_told(self, make_case, stand_ins):
         """A backend that raises in the child raises here, with its words; one that dies has a code."""
@@ -41,6 +56,14 @@ class TestShortage:
         for name in ("naive", "naive_compiled", "sdpa_math"):
             assert "needs about" in memory.cpu_shortage(make_case(backend=name, **shape))
         assert memory.cpu_shortage(make_case(backend="sdpa_flash", **shape)) == ""
+
+    def test_features_take_no_less_than_none(self, make_case):
+        """What no law knows is held to that of the plain case; packed sequences to their longest."""
+        shape = {"seq_len_q": 2**24, "seq_len_k": 2**24}
+        for more in ({"window_left": 5}, {"sinks": True}, {"layout": "varlen", "batch": 4}):
+            assert "needs about" in memory.cpu_shortage(make_case(**shape, **more))
+        assert "needs about" in memory.cpu_shortage(make_case(backend="tiled", bias=True, **shape))
+        assert memory.cpu_shortage(make_case(layout="varlen", batch=0)) == ""
 
     def test_inputs_count(self, make_case, monkeypatch):
         """q, k and v are part of what must fit."""

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from profiling.measure import oracle
-from profiling.measure.backends import bind, make_inputs, resolve
+from profiling.measure.backends import bind, resolve
+from profiling.measure.inputs import make_inputs
 
 CPU = torch.device("cpu")
 
@@ -29,13 +30,52 @@ def test_slabs_are_the_whole(make_case, n_q, n_k, causal):
     """Attention and gradients by slabs of 16 rows are those of the whole, aligned bottom-right."""
     case = make_case(heads=4, kv_heads=2, seq_len_q=n_q, seq_len_k=n_k, causal=causal, direction="bwd")
     inputs = make_inputs(case, CPU, 0)
-    parts = oracle.slice_pair(inputs._asdict(), (0, 1), case)
+    assert set(both_ways(case, inputs)) == {"out", "lse", "dq", "dk", "dv"}
+
+
+FEATURES = [
+    {"window_left": 9, "causal": True},
+    {"window_left": 9, "window_right": 20},
+    {"window_right": 3, "seq_len_q": 60, "seq_len_k": 40},
+    {"window_left": 3, "seq_len_q": 60, "seq_len_k": 40},
+    {"softcap": 2.0, "causal": True},
+    {"alibi": True, "causal": True, "seq_len_k": 80},
+    {"bias": True},
+    {"sinks": True, "causal": True, "seq_len_q": 60, "seq_len_k": 40},
+    {"head_dim_v": 5},
+    {"window_left": 5, "softcap": 3.0, "alibi": True, "bias": True, "sinks": True, "window_right": 0},
+]
+
+
+def both_ways(case, inputs):
+    """Attention and gradients of one place by slabs of 16 rows, which must be those of the whole."""
+    parts = oracle.slice_place(inputs._asdict(), (0, 1), case)
     wide = {name: x.double() for name, x in parts.items()}
-    slabs = oracle.attention_with_gradients(wide, causal, True, 16)
-    whole = oracle.attention_with_gradients(wide, causal, True, None)
-    assert set(slabs) == {"out", "lse", "dq", "dk", "dv"}
+    slabs = oracle.attention_with_gradients(wide, case, 16)
+    whole = oracle.attention_with_gradients(wide, case, None)
+    assert set(slabs) == set(whole)
     for name, x in whole.items():
-        torch.testing.assert_close(slabs[name], x, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(slabs[name], x, rtol=1e-11, atol=1e-11)
+    return slabs
+
+
+@pytest.mark.parametrize("fields", FEATURES, ids=" ".join)
+def test_slabs_know_the_features(make_case, fields):
+    """Masks and ALiBi written out slab by slab are what `naive_attention` makes of its arguments."""
+    shape = {"heads": 4, "kv_heads": 2, "seq_len_q": 50, "seq_len_k": 50, "direction": "bwd"}
+    case = make_case(**(shape | fields))
+    found = both_ways(case, make_inputs(case, CPU, 0))
+    assert ("dbias" in found, "dsinks" in found) == (case.bias, case.sinks)
+
+
+def test_shared_gradients_need_whole_heads(make_case):
+    """For a bias or sinks every sequence of a head is taken; their gradient is the sum over all of them."""
+    shape = {"batch": 4, "heads": 4, "kv_heads": 2, "direction": "bwd"}
+    pairs = oracle.sample_pairs(make_case(sinks=True, **shape), 0)
+    assert [b for b, _ in pairs] == [0, 1, 2, 3]
+    assert len({h for _, h in pairs}) == 1
+    assert len(oracle.sample_pairs(make_case(sinks=True, **(shape | {"direction": "fwd"})), 0)) == 3
+    assert len(oracle.sample_pairs(make_case(bias=True, **(shape | {"batch": 1})), 0)) == 2
 
 
 def test_pairs_are_few_distinct_and_the_same_again(make_case):
@@ -56,10 +96,11 @@ class TestCompare:
         """Error and verdict by tensor; `spoil` may damage the results first."""
         inputs = make_inputs(case, CPU, 0)
         backend = resolve(case, CPU)
-        out, lse = backend.forward_lse(*inputs[:3])
+        out, lse = backend.forward_lse(inputs)
         results = {"out": out, "lse": lse}
         if case.direction != "fwd":
-            results |= dict(zip(("dq", "dk", "dv"), bind(backend.forward, case, inputs)(), strict=True))
+            names = [f"d{name}" for name in inputs.leaves]
+            results |= dict(zip(names, bind(backend.forward, case, inputs)(), strict=True))
         ref = oracle.reference(case, inputs, 0)
         return {name: (error, ok) for name, error, ok in oracle.compare(case, spoil(results), ref)}
 
@@ -73,6 +114,44 @@ class TestCompare:
         assert set(found) == {"out", "lse", "dq", "dk", "dv"}
         assert all(ok for _, ok in found.values())
         assert all(error.rel_error < 0.05 for error, _ in found.values())
+
+    @pytest.mark.parametrize("name", ["naive", "tiled"])
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"bias": True, "window_left": 20, "batch": 2},
+            {"sinks": True, "alibi": True, "softcap": 3.0, "causal": True, "batch": 2},
+            {"layout": "varlen", "batch": 3, "causal": True, "sinks": True},
+            {"layout": "varlen", "batch": 3, "alibi": True, "window_right": 5},
+            {"layout": "paged", "batch": 2, "seq_len_q": 3, "seq_len_k": 100, "causal": True},
+        ],
+        ids=" ".join,
+    )
+    def test_features_and_layouts_pass(self, make_case, name, fields):
+        """Every tensor of every place is compared with its own part, whatever the layout."""
+        direction = "fwd" if fields.get("layout") == "paged" else "bwd"
+        shape = {"heads": 4, "kv_heads": 2, "seq_len_q": 40, "seq_len_k": 40, "direction": direction}
+        case = make_case(backend=name, **(shape | fields))
+        found = self.errors(case)
+        gradients = {"dq", "dk", "dv"} if direction == "bwd" else set()
+        gradients |= {f"d{x}" for x in ("bias", "sinks") if fields.get(x)}
+        assert set(found) == {"out", "lse"} | gradients
+        assert all(ok for _, ok in found.values())
+        assert all(error.rel_error < 1e-5 for error, _ in found.values())
+
+    @pytest.mark.parametrize("fields", [{"bias": True}, {"sinks": True}, {"layout": "varlen", "sinks": True}])
+    def test_a_wrong_shared_gradient_is_found(self, make_case, fields):
+        """One per cent off in the gradient of a bias or of sinks breaks the rule, and is named."""
+        (name,) = (f"d{x}" for x in ("bias", "sinks") if fields.get(x))
+        case = make_case(batch=2, direction="bwd", **fields)
+        found = self.errors(case, lambda results: results | {name: results[name] * 1.01})
+        assert [x for x, (_, ok) in found.items() if not ok] == [name]
+
+    def test_sequences_that_are_mixed_up_are_found(self, make_case):
+        """Packed sequences in each other's place are wrong, though every number is there."""
+        case = make_case(layout="varlen", batch=2, seq_len_q=20, seq_len_k=20)
+        found = self.errors(case, lambda results: results | {"out": results["out"].roll(1, 0)})
+        assert not found["out"][1]
 
     def test_the_baseline_is_its_own_measure(self, make_case):
         """`naive` shows exactly eager's error."""

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from profiling.case import Protocol
-from profiling.measure.backends import bind, make_inputs, resolve
+from profiling.measure.backends import bind, resolve
 from profiling.measure.clocks import CpuTimer, CudaTimer
+from profiling.measure.inputs import make_inputs
 from profiling.measure.visits import Visitor
 
 CPU = torch.device("cpu")
@@ -84,7 +85,7 @@ class TestVisit:
 
         def forward_of(case):
             backend = resolve(case, CPU)
-            return backend._replace(forward=lambda q, k, v: seen.append(q.data_ptr()) or q)
+            return backend._replace(forward=lambda inputs: seen.append(inputs.q.data_ptr()) or inputs.q)
 
         case = make_case()
         inputs = make_inputs(case, CPU, 0)
@@ -95,6 +96,22 @@ class TestVisit:
         set_bytes = inputs.read_bytes("fwd")
         assert len(set(seen)) * set_bytes >= 2 * timer.l2_bytes
         assert len(set(seen)) == -(-2 * timer.l2_bytes // set_bytes)
+
+    def test_a_mask_counts_and_rotates_like_an_input(self, make_case, gpu):
+        """What SDPA needs beside q, k and v is in each input set of a graph, in memory of its own."""
+        timer = CudaTimer(CPU)
+        timer.l2_bytes = 64 * 2**10
+        case = make_case(backend="sdpa_math", window_left=4)
+        seen = []
+        backend = resolve(case, CPU)
+        inputs = backend.prepare(make_inputs(case, CPU, 0))
+        spy = backend._replace(forward=lambda x: seen.append(x.bias.data_ptr()) or backend.forward(x))
+        one = Visitor(case, spy, inputs, timer, PROTOCOL, ("graph",), LARGE)
+        one.host_ms = 0.001
+        seen.clear()
+        one._captured("graph", timer)
+        assert inputs.read_bytes("fwd") == 3 * 2 * 16 * 8 * 4 + 16 * 16 * 4
+        assert len(set(seen)) == -(-2 * timer.l2_bytes // inputs.read_bytes("fwd"))
 
     def test_a_failed_capture_is_a_note_and_is_not_repeated(self, make_case, gpu):
         """The row keeps its other clocks; the backend is known as uncapturable from then on."""

@@ -41,6 +41,29 @@ def test_a_split_backward_does_seven_matmuls() -> None:
     assert flops(make(), "executed") == flops(make(), "exact")
 
 
+def test_a_window_counts_what_it_leaves() -> None:
+    """Exact: 512 keys before and the query's own, fewer at the start; the paper's count knows no window."""
+    case = make(causal=True, window_left=512)
+    pairs = sum(min(i, 512) + 1 for i in range(2048))
+    assert flops(case, "exact") == 4 * 4 * 16 * 128 * pairs
+    assert flops(case, "paper") == flops(make(causal=True), "paper")
+    assert flops(case, "exact") <= flops(case, "executed") < flops(make(causal=True), "executed")
+    both_sides = make(window_left=100, window_right=28, direction="bwd")
+    pairs = sum(min(2047, i + 28) - max(0, i - 100) + 1 for i in range(2048))
+    assert flops(both_sides, "exact") == 10 * 4 * 16 * 128 * pairs
+
+
+def test_packed_sequences_count_each_for_itself() -> None:
+    """The FLOPs of a pack are those of its sequences, in every convention."""
+    pack = make(layout="varlen", causal=True, seq_len_k=3000, direction="fwd_bwd")
+    assert len(set(pack.lengths)) == 4
+    each = [
+        make(batch=1, causal=True, seq_len_q=q, seq_len_k=k, direction="fwd_bwd") for q, k in pack.lengths
+    ]
+    for convention in CONVENTIONS:
+        assert flops(pack, convention) == sum(flops(case, convention) for case in each)
+
+
 def test_group_heads_cost_nothing_less() -> None:
     """Fewer KV heads save bytes, not FLOPs."""
     for convention in CONVENTIONS:
@@ -63,12 +86,14 @@ def test_values_of_another_width() -> None:
     dv=st.integers(1, 256),
     causal=st.booleans(),
     direction=st.sampled_from(["fwd", "bwd", "fwd_bwd"]),
+    left=st.none() | st.integers(0, 300),
 )
 def test_executed_is_never_less_than_exact(
-    n_q: int, n_k: int, d: int, dv: int, causal: bool, direction: str
+    n_q: int, n_k: int, d: int, dv: int, causal: bool, direction: str, left: int | None
 ) -> None:
     """Tiles run whole, so they never do less than the visible pairs ask for; no length is too odd."""
-    case = make(seq_len_q=n_q, seq_len_k=n_k, head_dim=d, head_dim_v=dv, causal=causal, direction=direction)
+    lengths, widths = {"seq_len_q": n_q, "seq_len_k": n_k}, {"head_dim": d, "head_dim_v": dv}
+    case = make(**lengths, **widths, causal=causal, direction=direction, window_left=left)
     assert flops(case, "executed") >= flops(case, "exact") >= 0
     assert isinstance(flops(case), int)
 

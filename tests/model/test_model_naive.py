@@ -179,7 +179,10 @@ def test_memory_is_what_was_alive(variant: str, dtype: str, shape: dict[str, int
     "shape", [{}, {"heads": 4, "kv_heads": 2}, {"seq_len_k": 0}, {"seq_len_q": 0}], ids=str
 )
 def test_flash_memory_is_what_was_alive(shape: dict[str, int]) -> None:
-    """`flash` holds its output, two fp32 rows and three gradients, to the byte, forward and backward."""
+    """`flash` holds its output, two fp32 rows and three gradients, to the byte, forward and backward.
+
+    The second row (delta) lives inside the backward's operator, where a recorder of operators cannot see it.
+    """
     pytest.importorskip("triton")
     from fa_core import attention
 
@@ -199,5 +202,6 @@ def test_flash_memory_is_what_was_alive(shape: dict[str, int]) -> None:
         assert recorder.alive() == retained_bytes(case)
         gradients = torch.autograd.grad(out, (q, k, v), dout)
     assert len(gradients) == 3
+    delta = 4 * case.batch * case.heads * case.seq_len_q
     for direction in ("bwd", "fwd_bwd"):
-        assert recorder.peak == peak_bytes(case.model_copy(update={"direction": direction}))
+        assert recorder.peak + delta == peak_bytes(case.model_copy(update={"direction": direction}))

@@ -21,16 +21,29 @@ LENGTHS = st.integers(min_value=0, max_value=70)
 BLOCKS = st.integers(min_value=1, max_value=80)
 
 
-def mask(n_q: int, n_k: int, causal: bool) -> np.ndarray:
+SIDES = st.none() | st.integers(min_value=0, max_value=90)
+
+
+def mask(n_q: int, n_k: int, causal: bool, left: int | None, right: int | None) -> np.ndarray:
     """True where query i sees key j, straight from the definition."""
     i, j = np.indices((n_q, n_k))
-    return (j <= i + n_k - n_q) if causal else np.ones((n_q, n_k), dtype=bool)
+    place = i + n_k - n_q
+    seen = (j <= place) if causal else np.ones((n_q, n_k), dtype=bool)
+    if left is not None:
+        seen &= j >= place - left
+    if right is not None:
+        seen &= j <= place + right
+    return seen
 
 
-@given(n_q=LENGTHS, n_k=LENGTHS, block_m=BLOCKS, block_n=BLOCKS, causal=st.booleans())
-def test_counts_are_those_of_the_mask(n_q: int, n_k: int, block_m: int, block_n: int, causal: bool) -> None:
+@given(
+    n_q=LENGTHS, n_k=LENGTHS, block_m=BLOCKS, block_n=BLOCKS, causal=st.booleans(), left=SIDES, right=SIDES
+)
+def test_counts_are_those_of_the_mask(
+    n_q: int, n_k: int, block_m: int, block_n: int, causal: bool, left: int | None, right: int | None
+) -> None:
     """A tile runs if and only if some pair in it is visible; tails load only what exists."""
-    seen = mask(n_q, n_k, causal)
+    seen = mask(n_q, n_k, causal, left, right)
     runs = np.array(
         [
             [seen[i : i + block_m, j : j + block_n].any() for j in range(0, n_k, block_n)]
@@ -39,8 +52,8 @@ def test_counts_are_those_of_the_mask(n_q: int, n_k: int, block_m: int, block_n:
     ).reshape(-(-n_q // block_m), -(-n_k // block_n))
     keys = [min(block_n, n_k - j) for j in range(0, n_k, block_n)]
     queries = [min(block_m, n_q - i) for i in range(0, n_q, block_m)]
-    shape = (n_q, n_k, block_m, block_n, causal)
-    assert visible_pairs(n_q, n_k, causal) == seen.sum()
+    shape = (n_q, n_k, block_m, block_n, causal, left, right)
+    assert visible_pairs(n_q, n_k, causal, left, right) == seen.sum()
     assert key_tiles(*shape).tolist() == runs.sum(axis=1).tolist()
     assert query_tiles(*shape).tolist() == runs.sum(axis=0).tolist()
     assert key_rows(*shape).tolist() == (runs @ np.array(keys, dtype=int)).tolist()

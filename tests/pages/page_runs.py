@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
-from synthetic import failed_measurement, synthetic_environment, synthetic_run
+import numpy as np
+from synthetic import (
+    LAWS,
+    failed_measurement,
+    synthetic_case,
+    synthetic_environment,
+    synthetic_measurement,
+    synthetic_run,
+)
 
 from profiling.records import Run
 
@@ -40,6 +49,38 @@ def cpu_run(run_id: str = "cpu-quick", **changes: Any) -> Run:
         "samples_per_round": 2,
     }
     return synthetic_run(run_id=run_id, **{**axes, **changes})
+
+
+# What each feature of `feature_run` is, and how many times slower than plain attention its laws are.
+FEATURES: dict[str, tuple[dict[str, Any], float]] = {
+    "plain": ({"causal": True}, 1.0),
+    "window": ({"causal": True, "window_left": 512}, 2.0),
+    "softcap": ({"causal": True, "softcap": 30.0}, 3.0),
+    "bias": ({"bias": True}, 5.0),
+    "sinks": ({"causal": True, "sinks": True}, 7.0),
+    "alibi": ({"causal": True, "alibi": True}, 11.0),
+    "varlen": ({"causal": True, "layout": "varlen", "batch": 4}, 13.0),
+    "paged": ({"layout": "paged", "batch": 4, "kv_heads": 2, "seq_len_q": 1}, 17.0),
+}
+
+
+def feature_run(run_id: str = "h200-features") -> Run:
+    """A run with one feature at a time; the laws of each are its own, so that none can pass for another."""
+    rng = np.random.default_rng(0)
+    run = gpu_run(run_id, seq_lens=(64,))
+    measurements = []
+    for fields, slower in FEATURES.values():
+        laws = {
+            name: law._replace(launch_ms=law.launch_ms * slower, pair_ms=law.pair_ms * slower)
+            for name, law in LAWS.items()
+        }
+        for n, name in itertools.product((256, 1024, 4096), ("naive", "flash")):
+            case = synthetic_case(name, n, **fields)
+            measurements.append(
+                synthetic_measurement(case, clocks=("wall", "device"), laws=laws, round_noise=0.001, rng=rng)
+            )
+    header = run.header.model_copy(update={"planned_cases": len(measurements), "clocks": ("wall", "device")})
+    return Run(header=header, measurements=tuple(measurements), environments=run.environments, end=run.end)
 
 
 def tile_run(run_id: str = "h200-tiles") -> Run:

@@ -21,6 +21,13 @@ def frame(run=None):
     return state.with_axes(store.frame(run or cpu_run()))
 
 
+def run_of(*cases):
+    """A run of failed cases: what filters need is in the key."""
+    run = synthetic_run(seq_lens=(64,))
+    measurements = tuple(failed_measurement(case) for case in cases)
+    return Run(header=run.header, measurements=measurements, environments=run.environments)
+
+
 def test_the_data_folder_is_the_argument_then_the_variable_then_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,18 +78,27 @@ def test_what_sets_a_case_apart_is_a_filter_of_its_own() -> None:
         plain.model_copy(update={"head_dim_v": 32, "window_left": 64, "alibi": True}),
         plain.model_copy(update={"softcap": 30.0, "layout": "varlen"}),
     ]
-    run = synthetic_run(seq_lens=(64,))
-    cases = tuple(failed_measurement(case) for case in (plain, *odd))
-    table = frame(Run(header=run.header, measurements=cases, environments=run.environments))
-    found = table.drop_duplicates(["series", "other"])[["series", "other"]].to_numpy().tolist()
-    assert found == [
-        ["B1-H16", "plain"],
-        ["B1-H16-KV4", "plain"],
-        ["B1-H16", "Nq 1"],
-        ["B1-H16", "dv 32 alibi window_left 64"],
-        ["B1-H16", "varlen softcap 30.0"],
+    table = frame(run_of(plain, *odd))
+    columns = ["series", "layout", "window", "cap", "has_bias", "has_sinks", "has_alibi", "other"]
+    assert table.drop_duplicates(columns)[columns].to_numpy().tolist() == [
+        ["B1-H16", "dense", "none", "none", "no", "no", "no", "plain"],
+        ["B1-H16-KV4", "dense", "none", "none", "no", "no", "no", "plain"],
+        ["B1-H16", "dense", "none", "none", "no", "no", "no", "Nq 1"],
+        ["B1-H16", "dense", "64 before", "none", "no", "no", "yes", "dv 32"],
+        ["B1-H16", "varlen", "none", "30", "no", "no", "no", "plain"],
     ]
+    assert table.groupby("series", sort=False)["plain"].any().tolist() == [True, True]
+    assert table["plain"].sum() == 2 * table["clock"].nunique()
     assert table["seq_len"].unique().tolist() == [128]
+
+
+def test_time_per_token_counts_the_tokens_there_are() -> None:
+    """Packed sequences are shorter than the longest one, whose length a row names."""
+    case = synthetic_case("flash", 1000, batch=4, layout="varlen")
+    (row,) = state.records(frame(run_of(case)).head(1))
+    assert lines.query_tokens(row) == sum(n for n, _ in case.lengths) < 4000
+    (row,) = state.records(frame(run_of(synthetic_case("flash", 1000, batch=4))).head(1))
+    assert lines.query_tokens(row) == 4000
 
 
 def test_a_link_holds_what_was_drawn_and_nothing_else() -> None:
