@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -175,6 +176,35 @@ def test_the_readme_names_the_backends_and_the_four_models() -> None:
     models = Traffic._fields
     assert set(models) == {"naive", "tile", "dram", "compulsory"}
     assert [name for name in models if f"| `{name}` bytes |" not in text] == []
+
+
+# --------------------------------------------------------------------------------------------- features
+
+
+def feature_rows() -> list[list[str]]:
+    """The cells of each row of the README's feature table, its head first."""
+    lines = [line for line in section("README.md", "Features").splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [rows[0], *rows[2:]]
+
+
+def test_every_feature_names_its_tests() -> None:
+    """A cell of ours that is not a plain `no` has a test in the last column; no row lacks a cell."""
+    head, *rows = feature_rows()
+    assert len(rows) >= 25
+    assert [row[0] for row in rows if len(row) != len(head) or "" in row[:-1]] == []
+    assert [row[0] for row in rows if (row[1] == "no") == ("::" in row[-1])] == []
+
+
+def test_the_tests_that_features_name_exist() -> None:
+    """Each `file::test` of the table is a test function of that file, and nothing else stands there."""
+    for name, *_, tests in feature_rows()[1:]:
+        named = re.findall(r"`([^`]*)`", tests)
+        assert re.sub(r"`[^`]*`|, ", "", tests) == "", name
+        for place in named:
+            file, _, test = place.partition("::")
+            tree = ast.parse(read(f"tests/fa_core/{file}"))
+            assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, place
 
 
 # ------------------------------------------------------------------------------- dependencies and version
