@@ -68,7 +68,7 @@ def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if n_splits is None:
         n_splits = launch.splits(p, config) if decoding else 1
     with launch.device_guard(p.q):
-        for step in launch.forward_launches(p, out, *statistics, config, n_splits):
+        for step in launch.forward_launches(p, out, statistics[0], statistics[1], config, n_splits):
             step.run()
     return out, statistics
 
