@@ -9,6 +9,7 @@ from oracle import DEVICE, assert_as_good_as_eager, make_inputs, run
 
 from fa_core import attention
 
+pytestmark = pytest.mark.usefixtures("interpreter_tiles")
 flash = partial(attention, impl="flash")
 GPU = DEVICE == "cuda"
 
