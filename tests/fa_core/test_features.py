@@ -165,7 +165,7 @@ def _cases(draw):
 
 
 @settings(
-    max_examples=150 if GPU else 12,
+    max_examples=150 if GPU else 8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
