@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from page_runs import cpu_run, feature_run, gpu_run, hostile_run, tile_run
 from synthetic import write_synthetic
+
+
+@pytest.fixture(autouse=True)
+def _main_stays() -> Iterator[None]:
+    """AppTest puts its script in `__main__`'s place, where a process that is forked later would look."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 @pytest.fixture
