@@ -185,8 +185,8 @@ def attention(
         return_lse: also return the natural log-sum-exp of each row (batch, heads, seq_len_q), sink included.
 
     Returns:
-        out (batch, heads, seq_len_q, head_dim_v) in q's dtype; a row that sees no key is 0, its lse -inf. A NaN
-        in k or v reaches every row that sees it, and may reach rows to which a mask hides it: 0 · NaN is NaN.
+        out (batch, heads, seq_len_q, head_dim_v) in q's dtype; a row that sees no key is 0, its lse -inf.
+        A NaN in k or v reaches every row that sees it, and may reach rows to which a mask hides it.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together, an unknown `impl`, or a tile asked of
