@@ -111,6 +111,25 @@ def _in_fp64(options: dict[str, object]) -> dict[str, object]:
     }
 
 
+def assert_within_rule(
+    name: str, seen: torch.Tensor, ref: torch.Tensor, base: torch.Tensor, dtype: torch.dtype
+) -> None:
+    """The rule for one tensor: `seen` against `ref` in fp64 and eager's `base`, of inputs in `dtype`."""
+    finite = torch.isfinite(ref)
+    assert torch.equal(seen.double()[~finite], ref[~finite]), f"{name}: infinities differ"
+    if not finite.any():
+        return
+    # A bias may be narrower than q, and with it its gradient.
+    dtype = max(dtype, seen.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+    ref, seen, base = ref[finite], seen.double()[finite], base.double()[finite]
+    rounded = (ref.to(dtype) + 0.3 - 0.3).double()
+    allowed = 2 * (base - ref).abs().max() + 2 * (rounded - ref).abs().max()
+    if dtype == torch.float64:
+        allowed = 1e-10 * ref.abs().max() + 1e-12
+    error = (seen - ref).abs().max()
+    assert error <= allowed, f"{name}: max error {error:.3e}, allowed {allowed:.3e}"
+
+
 def assert_as_good_as_eager(got: dict[str, torch.Tensor], x: Inputs, **options: object) -> int:
     """Hold each tensor to the rule: at most twice eager's largest error, plus what rounding alone may do.
 
@@ -125,17 +144,5 @@ def assert_as_good_as_eager(got: dict[str, torch.Tensor], x: Inputs, **options: 
         ref, seen, base = reference[name], got[name], eager[name]
         assert seen.shape == ref.shape, f"{name}: shape {tuple(seen.shape)}, expected {tuple(ref.shape)}"
         assert seen.dtype == base.dtype, f"{name}: {seen.dtype}, expected {base.dtype}"
-        finite = torch.isfinite(ref)
-        assert torch.equal(seen.double()[~finite], ref[~finite]), f"{name}: infinities differ"
-        if not finite.any():
-            continue
-        # A bias may be narrower than q, and with it its gradient.
-        dtype = max(x.q.dtype, seen.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        ref, seen, base = ref[finite], seen.double()[finite], base.double()[finite]
-        rounded = (ref.to(dtype) + 0.3 - 0.3).double()
-        allowed = 2 * (base - ref).abs().max() + 2 * (rounded - ref).abs().max()
-        if dtype == torch.float64:
-            allowed = 1e-10 * ref.abs().max() + 1e-12
-        error = (seen - ref).abs().max()
-        assert error <= allowed, f"{name}: max error {error:.3e}, allowed {allowed:.3e}"
+        assert_within_rule(name, seen, ref, base, x.q.dtype)
     return len(reference)
