@@ -1,10 +1,12 @@
 """Time candidate tiles of each Triton kernel on the GPU at hand and print them, best first.
 
     python tests/benchmarks/tune_tiles.py [--seq-len 4096] [--seconds 240] [--only forward,dkdv,dq]
+        [--dtype float32]
 
 What wins here is written into fa_core/kernels/tuning.py by hand. Each candidate is compared with the
 eager result before it is timed, and compiled beforehand in parallel. Ratios are to PyTorch's
-FlashAttention-2 (forward, and whole backward), timed in the same rounds. Where the winner spills
+FlashAttention-2 (forward, and whole backward), and in fp32, which that does not take, to its
+memory-efficient attention, timed in the same rounds. Where the winner spills
 registers, the best candidate that does not is printed too: that is the gain which an entry of the list
 in tests/fa_core/test_aot.py names.
 """
@@ -33,6 +35,11 @@ from fa_core.op import flash_attention
 TOKENS, HIDDEN = 16384, 2048
 KERNELS = {"forward": launch.forward_kernel, "dkdv": launch.dkdv_kernel, "dq": launch.dq_kernel}
 WARMUP_MS, MEASURE_MS = 5, 20
+ALLOWED_ERROR = {torch.bfloat16: 0.02, torch.float32: 1e-5}
+PEERS = {
+    torch.bfloat16: (SDPBackend.FLASH_ATTENTION, "FlashAttention-2"),
+    torch.float32: (SDPBackend.EFFICIENT_ATTENTION, "memory-efficient attention"),
+}
 
 
 class Verdict(NamedTuple):
@@ -43,11 +50,13 @@ class Verdict(NamedTuple):
     reason: str = ""  # why it cannot run
 
 
-def candidates(kernel: str, head_dim: int) -> list[TileConfig]:
+def candidates(kernel: str, head_dim: int, dtype: torch.dtype) -> list[TileConfig]:
     """Those of autotuning that are worth a comparison by hand."""
     target = tuning.gpu(torch.device("cuda"))
     assert target is not None
-    found = autotune.candidates(kernel, head_dim, torch.bfloat16, target)
+    found = autotune.candidates(kernel, head_dim, dtype, target)
+    if dtype == torch.float32:
+        return found
     return [config for config in found if config.num_stages > 1 or head_dim == 256]
 
 
@@ -70,10 +79,10 @@ def flash(q, k, v, causal: bool) -> torch.Tensor:
     return out
 
 
-def problem(head_dim: int, seq_len: int):
-    """q, k, v and dout, bf16, normal random; 16k tokens, hidden size 2048."""
+def problem(head_dim: int, seq_len: int, dtype: torch.dtype):
+    """q, k, v and dout, normal random; 16k tokens, hidden size 2048."""
     shape = (max(1, TOKENS // seq_len), HIDDEN // head_dim, seq_len, head_dim)
-    return [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
+    return [torch.randn(shape, device="cuda", dtype=dtype) for _ in range(4)]
 
 
 def stack_bytes(kernel: str) -> int:
@@ -84,22 +93,22 @@ def stack_bytes(kernel: str) -> int:
 
 def attempt(job) -> Verdict:
     """Compile and run one candidate once."""
-    kernel, head_dim, causal, config = job
+    kernel, head_dim, causal, dtype, config = job
     torch.manual_seed(0)
-    q, k, v, dout = (t[:1, :2, :1024].contiguous() for t in problem(head_dim, 1024))
+    q, k, v, dout = (t[:1, :2, :1024].contiguous() for t in problem(head_dim, 1024, dtype))
     KERNELS[kernel].device_caches.clear()
     try:
         leaves = [t.clone().requires_grad_() for t in (q, k, v)]
-        wide = [t.float().requires_grad_() for t in (q, k, v)]
+        wide = [t.double().requires_grad_() for t in (q, k, v)]
         with sdpa_kernel(SDPBackend.MATH):
             ref = scaled_dot_product_attention(*wide, is_causal=causal)
         with forced(kernel, config):
             out = flash(*leaves, causal)
             pairs = [(out, ref)]
             if kernel != "forward":
-                grads = torch.autograd.grad(out, leaves, dout), torch.autograd.grad(ref, wide, dout.float())
+                grads = torch.autograd.grad(out, leaves, dout), torch.autograd.grad(ref, wide, dout.double())
                 pairs += zip(*grads, strict=True)
-        error = max(((a.float() - b).norm() / b.norm()).item() for a, b in pairs)
+        error = max(((a.double() - b).norm() / b.norm()).item() for a, b in pairs)
         return Verdict(error, stack_bytes(kernel))
     except Exception as error:  # any refusal or crash disqualifies the candidate, and is printed
         return Verdict(float("nan"), 0, f"{type(error).__name__}: {str(error)[:80]}")
@@ -110,11 +119,14 @@ def median_ms(run) -> float:
     return do_bench(run, WARMUP_MS, MEASURE_MS, return_mode="median")  # type: ignore[return-value]
 
 
-def tune(kernel: str, head_dim: int, causal: bool, seq_len: int, stacks: dict[TileConfig, int]) -> None:
-    """Print the times of the tiles in `stacks`, best first, and FlashAttention-2's time over theirs."""
-    q, k, v, dout = problem(head_dim, seq_len)
+def tune(
+    kernel: str, head_dim: int, causal: bool, dtype: torch.dtype, seq_len: int, stacks: dict[TileConfig, int]
+) -> None:
+    """Print the times of the tiles in `stacks`, best first, and the peer's time over theirs."""
+    q, k, v, dout = problem(head_dim, seq_len, dtype)
+    backend, name = PEERS[dtype]
     leaves = [t.requires_grad_() for t in (q, k, v)]
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+    with sdpa_kernel(backend):
         peer_out = scaled_dot_product_attention(*leaves, is_causal=causal)
 
     def ours(config: TileConfig) -> float:
@@ -127,7 +139,7 @@ def tune(kernel: str, head_dim: int, causal: bool, seq_len: int, stacks: dict[Ti
 
     def peer() -> float:
         if kernel == "forward":
-            with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            with torch.no_grad(), sdpa_kernel(backend):
                 return median_ms(lambda: scaled_dot_product_attention(q, k, v, is_causal=causal))
         return median_ms(lambda: torch.autograd.grad(peer_out, leaves, dout, retain_graph=True))
 
@@ -140,12 +152,12 @@ def tune(kernel: str, head_dim: int, causal: bool, seq_len: int, stacks: dict[Ti
     base = statistics.median(peer_ms)
     ranked = sorted(times, key=lambda config: min(times[config]))
     mask = "causal" if causal else "full"
-    print(f"{kernel} d={head_dim} {mask} N={seq_len}: FlashAttention-2 {base:.3f} ms")
+    print(f"{kernel} d={head_dim} {mask} N={seq_len} {dtype}: {name} {base:.3f} ms")
 
     def show(config: TileConfig, note: str = "") -> None:
         best = min(times[config])
         print(
-            f"   {tuple(config)!s:20} {best:.3f} ms  {base / best:.3f} of FlashAttention-2's speed, "
+            f"   {tuple(config)!s:20} {best:.3f} ms  {base / best:.3f} of its speed, "
             f"{stacks[config]} B of stack{note}",
             flush=True,
         )
@@ -170,19 +182,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=240)
     parser.add_argument("--only", default="forward,dkdv,dq")
     parser.add_argument("--head-dim", default="128,64,256")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--workers", type=int, default=14)
     options = parser.parse_args()
+    dtype = getattr(torch, options.dtype)
     start = time.monotonic()
     groups = [
-        (kernel, int(d), causal)
+        (kernel, int(d), causal, dtype)
         for kernel in options.only.split(",")
         for d in options.head_dim.split(",")
         for causal in (True, False)
     ]
-    jobs = [(*group, config) for group in groups for config in candidates(group[0], group[1])]
+    jobs = [(*group, config) for group in groups for config in candidates(group[0], group[1], dtype)]
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
         verdicts = dict(zip(jobs, pool.map(attempt, jobs, chunksize=1), strict=True))
-    wrong = {job: v for job, v in verdicts.items() if not v.reason and not v.error < 0.02}
+    wrong = {job: v for job, v in verdicts.items() if not v.reason and not v.error < ALLOWED_ERROR[dtype]}
     refused = {job: v.reason for job, v in verdicts.items() if v.reason}
     print(
         f"{len(jobs)} candidates compiled in {time.monotonic() - start:.0f} s; wrong: {wrong or 'none'}; "
@@ -192,7 +206,11 @@ def main() -> None:
     for group in groups:
         if time.monotonic() - start > options.seconds:
             sys.exit(f"stopped after {options.seconds:.0f} s")
-        right = {job[3]: v.stack_bytes for job, v in verdicts.items() if job[:3] == group and v.error < 0.02}
+        right = {
+            job[4]: v.stack_bytes
+            for job, v in verdicts.items()
+            if job[:4] == group and v.error < ALLOWED_ERROR[dtype]
+        }
         tune(*group, options.seq_len, right)
 
 
