@@ -59,7 +59,34 @@ RESULT_FIELDS: tuple[str, ...] = (
     "kernel_hash",
     "measured_at",
 )
-COLUMNS: tuple[str, ...] = KEY_FIELDS + RESULT_FIELDS
+# What later versions measure, too: an older CSV lacks these columns, and is read all the same.
+ADDED_FIELDS: tuple[str, ...] = (
+    "floor_ms",
+    "resolution_ms",
+    "compile_ms",
+    "reserved_mem_bytes",
+    "process_mem_bytes",
+    "energy_window_s",
+    "l2_bytes",
+    "tensor_pipe_pct",
+    "sm_clock_min_mhz",
+    "sm_clock_max_mhz",
+)
+COLUMNS: tuple[str, ...] = KEY_FIELDS + RESULT_FIELDS + ADDED_FIELDS
+# Which record a column comes from; status, reason and flags are of both a case and its clock.
+ENVIRONMENT_COLUMNS: tuple[str, ...] = (
+    *("device_kind", "device_name", "device_uuid"),
+    *("torch_version", "triton_version", "driver_version", "git_commit"),
+)
+CLOCK_COLUMNS: tuple[str, ...] = (
+    *("latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "n_samples", "n_rounds", "n_processes"),
+    *("floor_ms", "resolution_ms"),
+)
+MEASUREMENT_COLUMNS: tuple[str, ...] = (
+    *("kernel", "block_m", "block_n", "peak_mem_bytes", "retained_mem_bytes", "mem_method", "energy_mj"),
+    *("rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes", "kernel_hash", "measured_at"),
+    *(name for name in ADDED_FIELDS if name not in CLOCK_COLUMNS),
+)
 # Derived on load from the case and the device, never stored (design rule 1).
 DERIVED_FIELDS: tuple[str, ...] = (
     "paper_tflops",
@@ -124,6 +151,8 @@ class ClockResult(_Record):
     n_samples: int | None = None
     n_rounds: int | None = None
     n_processes: int | None = None
+    floor_ms: float | None = None  # what this clock reads for a call that does nothing
+    resolution_ms: float | None = None  # the smallest difference that this clock can show
     flags: tuple[str, ...] = ()  # of this clock alone: `noisy`, `timer_limited`
 
 
@@ -165,20 +194,43 @@ class Measurement(_Record):
     block_n: int | None = None
     kernel_hash: str = ""
     first_call_ms: float | None = None  # compile and start-up included; never part of a latency
+    compile_ms: float | None = None  # of these, what compilers took; 0 where all of it was in their caches
     peak_mem_bytes: int | None = None
     retained_mem_bytes: int | None = None
+    reserved_mem_bytes: int | None = None  # what the caching allocator held at its peak, inputs included
+    process_mem_bytes: int | None = None  # what the driver saw of the whole process then
     mem_method: str = ""
-    energy_mj: float | None = None
+    energy_mj: float | None = None  # of one call
+    energy_window_s: float | None = None  # how long the calls were whose energy was divided
     rel_error: float | None = None
     eager_rel_error: float | None = None
     tensor_errors: dict[str, TensorError] = {}
     dram_read_bytes: int | None = None
     dram_write_bytes: int | None = None
+    l2_bytes: int | None = None
+    tensor_pipe_pct: float | None = None  # of its peak, while the call's kernels run
+    sm_clock_min_mhz: int | None = None  # over the visits of this case
+    sm_clock_max_mhz: int | None = None
     gpu_before: GpuState | None = None
     gpu_after: GpuState | None = None
     flags: tuple[str, ...] = ()  # of the case on every clock: `thermal`, `clock_drift`
     measured_at: str = ""  # UTC, ISO 8601, ends in Z
     environment: int = 0
+
+
+class Addition(_Record):
+    """What was measured of a case beside its row, and later: energy, hardware counters.
+
+    Its fields that are not None take the place of those of the case's `Measurement`.
+    """
+
+    case: Case
+    energy_mj: float | None = None
+    energy_window_s: float | None = None
+    dram_read_bytes: int | None = None
+    dram_write_bytes: int | None = None
+    l2_bytes: int | None = None
+    tensor_pipe_pct: float | None = None
 
 
 class RunHeader(_Record):
@@ -197,10 +249,16 @@ class RunHeader(_Record):
 
 
 class RunEnd(_Record):
-    """The last line of a run that ended by itself: every planned case has its row, or Ctrl-C was pressed."""
+    """The last line of a run that ended by itself.
 
-    status: Literal["finished", "interrupted"]
+    `finished`: every planned case has its row; `interrupted`: Ctrl-C; `budget`: its time was up. `took_s` is
+    how long this part of the run was open, `timed_s` for how much of that calls were timed.
+    """
+
+    status: Literal["finished", "interrupted", "budget"]
     at: str
+    took_s: float | None = None
+    timed_s: float | None = None
 
 
 @dataclass(frozen=True)

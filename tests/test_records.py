@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from profiling import records
 from profiling.case import KEY_FIELDS, Case
 from profiling.records import (
+    ADDED_FIELDS,
     COLUMNS,
     DERIVED_FIELDS,
     RESULT_FIELDS,
@@ -32,7 +33,7 @@ from profiling.records import (
 
 CASE = Case(backend="naive", seq_len_q=64, seq_len_k=64, head_dim=32, head_dim_v=32)
 ENVIRONMENT = Environment(device_kind="cpu", device_name="Some CPU")
-UNITS = ("ms", "mj", "s", "bytes", "w", "c", "mhz", "tflops")
+UNITS = ("ms", "mj", "s", "bytes", "w", "c", "mhz", "tflops", "pct")
 # Numbers without a unit: counts and sizes of the case, ordinals, ratios, bit masks.
 PURE = (
     *("batch", "heads", "kv_heads", "seq_len_q", "seq_len_k", "head_dim", "head_dim_v"),
@@ -93,8 +94,8 @@ def models() -> list[type[BaseModel]]:
 
 
 def test_the_columns_are_the_key_and_then_the_results() -> None:
-    """Each column is there once: the case's key first, in its order, then what was found."""
-    assert COLUMNS == KEY_FIELDS + RESULT_FIELDS
+    """Each column is there once: the case's key, what was found, and last what later versions added."""
+    assert COLUMNS == KEY_FIELDS + RESULT_FIELDS + ADDED_FIELDS
     assert len(set(COLUMNS)) == len(COLUMNS)
     assert set(DERIVED_FIELDS) < set(RESULT_FIELDS)
 
@@ -104,7 +105,7 @@ def test_every_stored_column_is_a_field_of_a_record() -> None:
     stored = {name for kind in (Measurement, ClockResult, Environment) for name in kind.model_fields} | {
         "run_id"
     }
-    assert set(RESULT_FIELDS) - set(DERIVED_FIELDS) <= stored
+    assert set(COLUMNS) - set(KEY_FIELDS) - set(DERIVED_FIELDS) <= stored
     assert not set(DERIVED_FIELDS) & stored
 
 

@@ -22,7 +22,7 @@ from synthetic import (
 
 from profiling.case import KEY_FIELDS, InputError
 from profiling.fingerprint import kernel_hash
-from profiling.records import COLUMNS, DERIVED_FIELDS, ClockResult, Run
+from profiling.records import COLUMNS, DERIVED_FIELDS, Addition, ClockResult, Run
 from profiling.store import (
     DTYPES,
     SAMPLE_COLUMNS,
@@ -113,6 +113,31 @@ def test_create_refuses_an_existing_file(path: Path, run: Run) -> None:
         RunWriter.create(path, run.header)
     assert "exists already" in one_sentence(error)
     assert path.read_bytes() == before
+
+
+def test_what_was_measured_later_completes_its_row(path: Path, run: Run) -> None:
+    """Energy and counters are lines of their own; what they do not say stays, and so does the end."""
+    case = run.measurements[0].case
+    with RunWriter.resume(path) as writer:
+        writer.add([Addition(case=case, energy_mj=2.5, energy_window_s=1.0)])
+        writer.add([Addition(case=case, dram_read_bytes=7)])
+        writer.end("finished", took_s=10.0, timed_s=4.0)
+    again = load_run(path)
+    completed = {"energy_mj": 2.5, "energy_window_s": 1.0, "dram_read_bytes": 7}
+    assert again.measurements == (run.measurements[0].model_copy(update=completed), *run.measurements[1:])
+    assert again.end is not None
+    assert (again.end.took_s, again.end.timed_s, again.problems) == (10.0, 4.0, ())
+
+
+def test_what_was_measured_of_no_case_is_named(path: Path) -> None:
+    """An addition without its row is left out, and the rest loads."""
+    before = load_run(path)
+    with RunWriter.resume(path) as writer:
+        writer.add([Addition(case=synthetic_case("flash", 999), energy_mj=2.5)])
+    again = load_run(path)
+    assert again.measurements == before.measurements
+    assert len(again.problems) == 1
+    assert "has no row before it" in again.problems[0]
 
 
 @pytest.mark.parametrize("run_id", ["", "../up", "a/b", ".hidden", "a b", "x" * 101, "a\n"])

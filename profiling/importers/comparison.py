@@ -30,8 +30,12 @@ from profiling.case import (
 )
 from profiling.export import unguard
 from profiling.records import (
+    ADDED_FIELDS,
+    CLOCK_COLUMNS,
     COLUMNS,
     DERIVED_FIELDS,
+    ENVIRONMENT_COLUMNS,
+    MEASUREMENT_COLUMNS,
     STATUSES,
     ClockResult,
     Environment,
@@ -41,16 +45,6 @@ from profiling.records import (
 )
 from profiling.store import DTYPES, FLAG_SEPARATOR, frame, typed
 
-_ENVIRONMENT = (
-    *("device_kind", "device_name", "device_uuid"),
-    *("torch_version", "triton_version", "driver_version", "git_commit"),
-)
-_CLOCK = ("latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "n_samples", "n_rounds", "n_processes")
-_PER_CASE = (
-    *("kernel", "block_m", "block_n", "peak_mem_bytes", "retained_mem_bytes", "mem_method"),
-    *("energy_mj", "rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes"),
-    *("kernel_hash", "measured_at"),
-)
 _INTEGER = re.compile(r"[+-]?\d{1,19}(\.0*)?")
 _LARGEST = 2**63 - 1  # of a column
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -184,7 +178,8 @@ def _shape(text: str, name: str) -> tuple[list[str], list[int], list[list[str]]]
 
 def _check_header(header: list[str], name: str) -> None:
     doubled = sorted({column for column in header if header.count(column) > 1})
-    missing = [column for column in COLUMNS if column not in header and column not in DERIVED_FIELDS]
+    optional = (*DERIVED_FIELDS, *ADDED_FIELDS)
+    missing = [column for column in COLUMNS if column not in header and column not in optional]
     unknown = [column for column in header if column not in COLUMNS]
     if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
         raise InputError(f"{name}: its columns are separated by {other!r}; expected commas")
@@ -342,11 +337,12 @@ def _run(run_id: str, table: _Table) -> Run:
     environments: dict[tuple[str, ...], int] = {}
     cases: dict[tuple[Any, ...], list[int]] = {}
     for number, record in enumerate(records):
-        environments.setdefault(tuple(record[name] for name in _ENVIRONMENT), len(environments))
+        environments.setdefault(tuple(record[name] for name in ENVIRONMENT_COLUMNS), len(environments))
         cases.setdefault(tuple(record[name] for name in KEY_FIELDS), []).append(number)
     measurements = tuple(_measurement(records, numbers, environments, table) for numbers in cases.values())
     known = tuple(
-        Environment.model_validate(dict(zip(_ENVIRONMENT, values, strict=True))) for values in environments
+        Environment.model_validate(dict(zip(ENVIRONMENT_COLUMNS, values, strict=True)))
+        for values in environments
     )
     return Run(
         header=RunHeader(
@@ -371,7 +367,7 @@ def _measurement(
     first = rows[0]
     where = f"{table.name}, line {table.lines[numbers[0]]}"
     for number, row in zip(numbers, rows, strict=True):
-        for name in (*_PER_CASE, *_ENVIRONMENT):
+        for name in (*MEASUREMENT_COLUMNS, *ENVIRONMENT_COLUMNS):
             if row[name] != first[name]:
                 raise InputError(
                     f"{where} and line {table.lines[number]}: the same case, yet {name} differs: "
@@ -393,7 +389,7 @@ def _measurement(
             status=row["status"],
             reason=row["reason"],
             flags=tuple(x for x in row["flags"].split(FLAG_SEPARATOR) if x and x != "stale_kernel"),
-            **{name: row[name] for name in _CLOCK},
+            **{name: row[name] for name in CLOCK_COLUMNS},
         )
         for row in rows
     )
@@ -402,8 +398,8 @@ def _measurement(
         status=status,
         reason=reason,
         clocks=clocks,
-        environment=environments[tuple(first[name] for name in _ENVIRONMENT)],
-        **{name: first[name] for name in _PER_CASE},
+        environment=environments[tuple(first[name] for name in ENVIRONMENT_COLUMNS)],
+        **{name: first[name] for name in MEASUREMENT_COLUMNS},
     )
 
 

@@ -1,8 +1,9 @@
 """Run files: the only reader and writer.
 
 A run file is JSON Lines. Each line is one object whose `kind` says what it holds: `header` (the first
-line), `case` (a `Measurement`), `environment` (a further environment, numbered from 1), `resumed` (a new
-process went on with the run) and `end`. Lines are only ever appended.
+line), `case` (a `Measurement`), `addition` (what was measured of a case later), `environment` (a further
+environment, numbered from 1), `resumed` (a new process went on with the run) and `end`. Lines are only ever
+appended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from profiling.case import Case, InputError, first_problem
 from profiling.records import (
     SCHEMA_VERSION,
+    Addition,
     Environment,
     Measurement,
     Run,
@@ -139,15 +141,23 @@ class RunWriter:
         if lines:
             self._write(lines)
 
+    def add(self, additions: Iterable[Addition]) -> None:
+        """Say what was measured of cases that have their row, in one write, synced to disk."""
+        if lines := [_line("addition", addition) for addition in additions]:
+            self._write(lines)
+
     def append_environment(self, environment: Environment) -> int:
         """Add an environment and return its number, for `Measurement.environment`."""
         self._write([_line("environment", environment)])
         self._n_environments += 1
         return self._n_environments - 1
 
-    def end(self, status: str, at: str | None = None) -> None:
-        """Say that the run ended by itself: `finished` or `interrupted`, now or at `at`."""
-        self._write([_line("end", RunEnd.model_validate({"status": status, "at": at or now()}))])
+    def end(
+        self, status: str, at: str | None = None, *, took_s: float | None = None, timed_s: float | None = None
+    ) -> None:
+        """Say that the run ended by itself, now or at `at`; see `RunEnd`."""
+        end = {"status": status, "at": at or now(), "took_s": took_s, "timed_s": timed_s}
+        self._write([_line("end", RunEnd.model_validate(end))])
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
@@ -180,7 +190,7 @@ def save_run(run: Run, folder: Path) -> Path:
             writer.append_environment(environment)
         writer.append(run.measurements)
         end = run.end or RunEnd(status="finished", at=now())
-        writer.end(end.status, end.at)
+        writer.end(end.status, end.at, took_s=end.took_s, timed_s=end.timed_s)
     return path
 
 
@@ -245,6 +255,11 @@ def load_run(path: Path) -> Run:
                     repeated[measurement.case] = None
                 cases[measurement.case] = measurement
                 end = None
+            elif kind == "addition":
+                addition = Addition.model_validate(row)
+                if addition.case not in cases:
+                    raise ValueError(f"{addition.case.label} has no row before it")
+                cases[addition.case] = _with(cases[addition.case], addition)
             elif kind == "environment":
                 environments.append(Environment.model_validate(row))
             elif kind == "resumed":
@@ -273,6 +288,11 @@ def load_run(path: Path) -> Run:
         end=end,
         path=path,
     )
+
+
+def _with(measurement: Measurement, addition: Addition) -> Measurement:
+    fields = addition.model_dump(exclude={"case"}, exclude_none=True)
+    return measurement.model_copy(update=fields)
 
 
 def list_runs(data_dir: Path) -> list[RunInfo]:

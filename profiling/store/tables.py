@@ -15,7 +15,16 @@ from profiling.analysis.estimates import with_estimates
 from profiling.case import KEY_FIELDS
 from profiling.devices import device_of
 from profiling.fingerprint import kernel_hash
-from profiling.records import COLUMNS, DERIVED_FIELDS, ClockResult, Measurement, Run
+from profiling.records import (
+    CLOCK_COLUMNS,
+    COLUMNS,
+    DERIVED_FIELDS,
+    ENVIRONMENT_COLUMNS,
+    MEASUREMENT_COLUMNS,
+    ClockResult,
+    Measurement,
+    Run,
+)
 
 FLAG_SEPARATOR = ";"
 
@@ -25,11 +34,13 @@ _INT_COLUMNS = (
     *("window_left", "window_right", "tile_m", "tile_n", "block_m", "block_n"),
     *("n_samples", "n_rounds", "n_processes", "peak_mem_bytes", "retained_mem_bytes"),
     *("est_naive_bytes", "est_tile_bytes", "est_dram_bytes", "est_compulsory_bytes"),
-    *("dram_read_bytes", "dram_write_bytes"),
+    *("dram_read_bytes", "dram_write_bytes", "l2_bytes", "reserved_mem_bytes", "process_mem_bytes"),
+    *("sm_clock_min_mhz", "sm_clock_max_mhz"),
 )
 _FLOAT_COLUMNS = (
     *("softcap", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "energy_mj"),
-    *("rel_error", "eager_rel_error", "paper_tflops"),
+    *("rel_error", "eager_rel_error", "paper_tflops", "floor_ms", "resolution_ms", "compile_ms"),
+    *("energy_window_s", "tensor_pipe_pct"),
 )
 # Every column of the comparison table and its pandas dtype. Unknown is <NA> in integers, NaN in floats and
 # the empty string in texts.
@@ -107,12 +118,12 @@ def _run_frame(run: Run) -> pd.DataFrame:
         stale = bool(m.kernel_hash) and bool(at_hand) and m.kernel_hash != at_hand
         shared = {
             **dict(zip(KEY_FIELDS, m.case.key, strict=True)),
-            **{name: getattr(environment, name) for name in _FROM_ENVIRONMENT},
-            **{name: getattr(m, name) for name in _FROM_MEASUREMENT},
+            **{name: getattr(environment, name) for name in ENVIRONMENT_COLUMNS},
+            **{name: getattr(m, name) for name in MEASUREMENT_COLUMNS},
             "run_id": run.run_id,
         }
         for clock in _clocks(m, run.header.clocks):
-            own = {name: getattr(clock, name) for name in _FROM_CLOCK}
+            own = {name: getattr(clock, name) for name in ("clock", *CLOCK_COLUMNS)}
             own["status"] = m.status if m.status != "ok" else clock.status
             own["reason"] = m.reason if m.status != "ok" else clock.reason or m.reason
             flags = dict.fromkeys(flag for flag in (*m.flags, *clock.flags) if flag != "stale_kernel")
@@ -130,19 +141,6 @@ def _run_frame(run: Run) -> pd.DataFrame:
     if not parts:
         return table
     return pd.concat(parts).sort_index()[list(COLUMNS)].astype(DTYPES)
-
-
-_FROM_ENVIRONMENT = (
-    *("device_kind", "device_name", "device_uuid"),
-    *("torch_version", "triton_version", "driver_version", "git_commit"),
-)
-_FROM_MEASUREMENT = (
-    *("kernel", "block_m", "block_n", "peak_mem_bytes", "retained_mem_bytes", "mem_method", "energy_mj"),
-    *("rel_error", "eager_rel_error", "dram_read_bytes", "dram_write_bytes", "kernel_hash", "measured_at"),
-)
-_FROM_CLOCK = (
-    *("clock", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "n_samples", "n_rounds", "n_processes"),
-)
 
 
 def _clocks(measurement: Measurement, planned: Sequence[str]) -> list[ClockResult]:
