@@ -69,8 +69,8 @@ _HALF: dict[str, dict[int, _Pair]] = {
     },
     "dkdv": {
         64: _both(128, 64, 4, 2),
-        128: _Pair(TileConfig(64, 64, 4, 2), TileConfig(64, 128, 8, 3)),
-        256: _both(64, 64, 8, 2),
+        128: _Pair(TileConfig(32, 64, 4, 3), TileConfig(32, 128, 8, 3)),
+        256: _Pair(TileConfig(64, 64, 8, 2), TileConfig(32, 32, 4, 3)),
     },
     "dq": {
         64: _Pair(TileConfig(128, 64, 4, 3), TileConfig(64, 64, 4, 3)),
@@ -85,9 +85,9 @@ _HALF: dict[str, dict[int, _Pair]] = {
     },
 }
 _SINGLE: dict[str, dict[int, _Pair]] = {
-    "forward": {64: _both(32, 32, 4, 1), 128: _both(32, 32, 4, 1), 256: _both(32, 16, 4, 1)},
-    "dkdv": {64: _both(32, 32, 4, 1), 128: _both(16, 16, 4, 1), 256: _both(16, 16, 4, 1)},
-    "dq": {64: _both(32, 32, 4, 1), 128: _both(16, 16, 4, 1), 256: _both(16, 16, 4, 1)},
+    "forward": {64: _both(32, 32, 4, 1), 128: _both(32, 32, 4, 1), 256: _both(32, 32, 4, 1)},
+    "dkdv": {64: _both(32, 32, 4, 1), 128: _both(16, 16, 4, 1), 256: _both(32, 32, 8, 1)},
+    "dq": {64: _both(32, 32, 4, 1), 128: _both(16, 16, 4, 1), 256: _both(32, 32, 4, 1)},
     "dbias": {64: _both(16, 16, 4, 1), 128: _both(16, 16, 8, 1), 256: _both(16, 16, 8, 1)},
 }
 
@@ -118,6 +118,7 @@ _HALF_ELSEWHERE: dict[int, dict[tuple[str, int], _Pair]] = {
 # Blackwell multiplies fp64 without matrix instructions: each thread holds whole rows.
 _SINGLE_ELSEWHERE: dict[int, dict[tuple[str, int], _Pair]] = {
     8: {
+        ("forward", 256): _both(32, 16, 4, 1),
         ("dkdv", 256): _both(16, 16, 8, 1),
         ("dq", 256): _both(16, 16, 8, 1),
     },
@@ -128,6 +129,7 @@ _SINGLE_ELSEWHERE: dict[int, dict[tuple[str, int], _Pair]] = {
         ("dkdv", 64): _both(16, 16, 4, 1),
         ("dkdv", 256): _both(16, 16, 8, 1),
         ("dq", 64): _both(32, 16, 4, 1),
+        ("dq", 256): _both(16, 16, 4, 1),
     },
 }
 
@@ -299,22 +301,3 @@ def requested_config(block_m: int, block_n: int, default: TileConfig) -> TileCon
     """
     large = block_m * block_n >= 128 * 128 or (default.num_warps == 8 and max(block_m, block_n) >= 128)
     return TileConfig(block_m, block_n, 8 if large else 4, default.num_stages)
-
-
-def why_not(
-    config: TileConfig, kernel: str, head_dim: int, dtype: torch.dtype, target: Gpu | None
-) -> str | None:
-    """One sentence on why a tile cannot run on `target`, or None where it may.
-
-    It is certain where its larger operand alone exceeds the shared memory. Between that and the bound of
-    `shared_bytes` only the compiler can tell, and it does so before anything is launched.
-    """
-    if target is None:
-        return None
-    needed = max(config.block_m, config.block_n) * padded_head_dim(head_dim) * _element_bytes(dtype, target)
-    if needed <= target.shared_bytes:
-        return None
-    return (
-        f"tile {config.block_m} x {config.block_n} must fit the device: {kernel} needs more than {needed} "
-        f"bytes of shared memory at head_dim {head_dim}, and a program has {target.shared_bytes}"
-    )

@@ -119,8 +119,6 @@ def test_an_asked_tile_keeps_its_blocks(kernel, dtype, head_dim, block_m, block_
     assert tile.num_stages <= asked.num_stages
     fits = tuning.shared_bytes(tile, kernel, head_dim, dtype, target) <= target.shared_bytes
     assert fits or tile.num_stages == 1
-    if fits:
-        assert tuning.why_not(tile, kernel, head_dim, dtype, target) is None
 
 
 def test_choose_honours_an_asked_tile(on):
@@ -129,18 +127,6 @@ def test_choose_honours_an_asked_tile(on):
     tile = tuning.choose("forward", 256, torch.bfloat16, True, CPU, 64, asked=(128, 128))
     assert (tile.block_m, tile.block_n) == (128, 128)
     assert tuning.choose("forward", 64, torch.bfloat16, True, CPU, 64, asked=(16, 32))[:2] == (16, 32)
-
-
-def test_a_tile_that_cannot_fit_is_refused_with_the_reason():
-    """One sentence: which tile, of which kernel, how much it needs and how much there is."""
-    tile = TileConfig(256, 64, 8, 1)
-    reason = tuning.why_not(tile, "forward", 256, torch.float32, A100)
-    assert reason == (
-        "tile 256 x 64 must fit the device: forward needs more than 524288 bytes of shared memory at "
-        "head_dim 256, and a program has 166912"
-    )
-    assert tuning.why_not(tile, "forward", 256, torch.float32, None) is None
-    assert tuning.why_not(TileConfig(64, 64, 4, 1), "forward", 64, torch.float32, A100) is None
 
 
 def test_fp32_counts_double_where_it_is_computed_in_fp64():
