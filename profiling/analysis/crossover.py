@@ -72,6 +72,7 @@ class Crossover(NamedTuple):
         interval: its 95 % interval; None without samples.
         share: of replicates that show exactly these signs; None without samples.
         points: the N at which both ran, ascending.
+        limited: the N at which both ran, but a latency is within what the clock itself takes: not ranked.
         baseline_oom_from: the N from which on the baseline ran out of memory every time.
         candidate_oom_from: the same for the candidate.
         bracket_only: the points have no paired samples, so there can be no interval.
@@ -93,6 +94,7 @@ class Crossover(NamedTuple):
     interval: tuple[float, float] | None
     share: float | None
     points: tuple[Point, ...]
+    limited: tuple[int, ...]
     baseline_oom_from: int | None
     candidate_oom_from: int | None
     bracket_only: bool
@@ -107,6 +109,7 @@ class Crossover(NamedTuple):
         out["brackets"] = [list(bracket) for bracket in self.brackets]
         out["crossings"] = list(self.crossings)
         out["interval"] = None if self.interval is None else list(self.interval)
+        out["limited"] = list(self.limited)
         out["points"] = [point._asdict() for point in self.points]
         return out
 
@@ -117,6 +120,7 @@ class _Track(NamedTuple):
     seq_len: np.ndarray
     status: np.ndarray
     value: np.ndarray
+    limited: np.ndarray
 
     @property
     def ran(self) -> np.ndarray:
@@ -176,7 +180,7 @@ def crossovers(
         raise InputError(f"unknown clock {clock!r}: must be one of {', '.join(CLOCKS)}")
     ask = _Ask(first, second, metric, clock if metric == "latency" else "", seed, replicates)
 
-    needed = [*KEY_FIELDS, *ORIGIN_FIELDS, "clock", "mem_method", "status", value_column]
+    needed = [*KEY_FIELDS, *ORIGIN_FIELDS, "clock", "mem_method", "status", "flags", value_column]
     frame = untiled(frame[needed]).reset_index(drop=True)
     wanted = backend_names(frame).isin([first, second])
     if metric == "latency":
@@ -195,6 +199,9 @@ def crossovers(
         pairs = pair(keys, samples, clock)
 
     status = rows["status"].to_numpy(dtype=object)
+    limited = np.zeros(len(rows), dtype=bool)
+    if metric == "latency":
+        limited = rows["flags"].str.contains("timer_limited", regex=False).fillna(False).to_numpy(dtype=bool)
     value = rows[value_column].to_numpy(dtype=np.float64, na_value=np.nan)
     order = np.lexsort((seq_len, is_candidate, slice_of))
     bounds = np.searchsorted((slice_of * 2 + is_candidate)[order], np.arange(2 * len(slices) + 1))
@@ -203,7 +210,7 @@ def crossovers(
         own = [order[bounds[track] : bounds[track + 1]] for track in (2 * number, 2 * number + 1)]
         if not all(len(at) for at in own):
             continue
-        tracks = [_Track(seq_len[at], status[at], value[at]) for at in own]
+        tracks = [_Track(seq_len[at], status[at], value[at], limited[at]) for at in own]
         point_of = dict(zip(seq_len[own[0]].tolist(), points.to_numpy()[own[0]].tolist(), strict=True))
         log_ratios = {n: pairs.log_ratios[at] for n, at in point_of.items() if at in pairs.log_ratios}
         found.append(_judge(ask, each, tracks[0], tracks[1], log_ratios, pairs.timer_steps.get(number, 0.0)))
@@ -220,7 +227,9 @@ def _judge(
 ) -> Crossover:
     """The verdict for one slice. `log_ratios` maps N to paired log-ratios [processes, rounds]."""
     ran = (baseline.ran, candidate.ran)
-    seq_lens = np.intersect1d(*ran, assume_unique=True)
+    both = np.intersect1d(*ran, assume_unique=True)
+    shy = np.isin(both, [n for track in (baseline, candidate) for n in track.seq_len[track.limited]])
+    seq_lens = both[~shy]
     values = [track.value[np.searchsorted(track.seq_len, seq_lens)] for track in (baseline, candidate)]
     exact = ask.metric == "memory"
     sampled = bool(len(seq_lens)) and all(int(n) in log_ratios for n in seq_lens)
@@ -246,7 +255,7 @@ def _judge(
     stop = int(ran[0][-1]) if len(ran[0]) and len(ran[1]) and ran[1][-1] > ran[0][-1] else None
 
     if not points or not len(own) or (undecided and not exact) or (share is not None and share < AGREEMENT):
-        verdict = "ambiguous" if points else "censored"
+        verdict = "ambiguous" if points or shy.any() else "censored"
     elif not turns:
         verdict = "always" if sign[own[0]] > 0 else "never" if stop is None else "censored"
     else:
@@ -268,6 +277,7 @@ def _judge(
         metric=ask.metric,
         verdict=verdict,
         seq_lens=tuple(seq_lens.tolist()),
+        limited=tuple(both[shy].tolist()),
         brackets=brackets,
         ahead=ahead,
         undecided=tuple(undecided),
@@ -292,6 +302,7 @@ def _judge(
         interval=interval,
         share=share,
         points=tuple(points),
+        limited=facts.limited,
         baseline_oom_from=facts.baseline_oom_from,
         candidate_oom_from=facts.candidate_oom_from,
         bracket_only=bracket_only,

@@ -22,6 +22,7 @@ class Facts(NamedTuple):
     metric: str
     verdict: str
     seq_lens: tuple[int, ...]
+    limited: tuple[int, ...]
     brackets: tuple[tuple[int, int], ...]
     ahead: str
     undecided: tuple[int, ...]
@@ -35,10 +36,12 @@ class Facts(NamedTuple):
 
 def why(facts: Facts) -> str:
     """What was seen, in one sentence, with what the interval lacks."""
-    return f"{_seen(facts)}{_memory_limits(facts)}{_caveat(facts)}."
+    return f"{_seen(facts)}{_limited(facts)}{_memory_limits(facts)}{_caveat(facts)}."
 
 
 def _seen(f: Facts) -> str:
+    if f.limited and not f.seq_lens:
+        return f"Wherever both {f.baseline} and {f.candidate} ran, the clock cannot tell"
     if not f.seq_lens:
         return f"There is no N at which both {f.baseline} and {f.candidate} ran"
     span = _span(f.seq_lens)
@@ -69,6 +72,13 @@ def _undecided(f: Facts) -> str:
     return f"Only {percent_text(f.share)} of the bootstrap replicates show the same signs{known}"
 
 
+def _limited(f: Facts) -> str:
+    if not f.limited:
+        return ""
+    are = "is" if len(f.limited) == 1 else "are"
+    return f"; N = {_listed(f.limited)} {are} left out, where a latency is hardly more than an empty kernel's"
+
+
 def _memory_limits(f: Facts) -> str:
     parts = [
         f"{name} is out of memory from N = {count_text(n)} on"
@@ -97,6 +107,8 @@ def what_next(facts: Facts) -> str:
     """What to measure to know more, in one sentence."""
     f = facts
     few = f.processes is not None and f.processes < MIN_PROCESSES
+    if f.limited and not f.seq_lens:
+        return "Measure longer N, or take the graph clock, whose own share is smaller."
     if not f.seq_lens:
         return "Measure both backends at the same, shorter N."
     match f.verdict:

@@ -58,6 +58,46 @@ def measured(run: Run, **ask: object) -> list[Crossover]:
     return crossovers(frame(run), samples_frame(run), **ask)
 
 
+def limited_up_to(run: Run, last: int) -> Run:
+    """The run with `timer_limited` on the device clock of the candidate's cases up to N = last."""
+    flagged = []
+    for m in run.measurements:
+        if m.case.backend == "flash" and m.case.seq_len_q <= last:
+            clocks = tuple(c.model_copy(update={"flags": ("timer_limited",)}) for c in m.clocks)
+            m = m.model_copy(update={"clocks": clocks})
+        flagged.append(m)
+    return dataclasses.replace(run, measurements=tuple(flagged))
+
+
+# ------------------------------------------------------------------------------------- what is not ranked
+
+
+def test_what_the_clock_cannot_resolve_is_left_out() -> None:
+    """A point within the clock's own time has no say: neither a sign, nor a doubt, and the answer says so."""
+    run = synthetic_run(seq_lens=(64, 128, 256, 512, 1024))
+    whole, cut = only(measured(run)), only(measured(limited_up_to(run, 128)))
+    assert [p.seq_len for p in whole.points] == [64, 128, 256, 512, 1024]
+    assert [p.seq_len for p in cut.points] == [256, 512, 1024]
+    assert (whole.limited, cut.limited) == ((), (64, 128))
+    assert "N = 64 and 128 are left out" in cut.why
+    assert cut.verdict != "ambiguous"
+
+
+def test_where_no_point_can_be_resolved_there_is_no_answer() -> None:
+    """All within the clock's own time: ambiguous, and the next step is another clock or longer N."""
+    run = synthetic_run(seq_lens=(64, 128))
+    found = only(measured(limited_up_to(run, 128)))
+    assert (found.verdict, found.points, found.limited) == ("ambiguous", (), (64, 128))
+    assert "clock cannot tell" in found.why
+    assert "graph clock" in found.next
+
+
+def test_memory_knows_no_clock() -> None:
+    """A clock's limits say nothing of bytes."""
+    run = limited_up_to(synthetic_run(seq_lens=(64, 128)), 128)
+    assert only(measured(run, metric="memory")).limited == ()
+
+
 # ------------------------------------------------------------------------------------ verdicts, medians
 
 
