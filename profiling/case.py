@@ -237,9 +237,11 @@ def feature_words(case: Any) -> list[str]:
 class Protocol(BaseModel):
     """How each case is measured. Times in the unit that ends the name.
 
-    A block (all cases of one shape) is measured in `processes` worker processes; in each, `rounds`
-    rounds visit the block's cases in a freshly shuffled order, and a visit takes
-    `samples_per_round` samples on each clock.
+    A block (all cases of one shape) is measured in `processes` worker processes; in each, rounds visit the
+    block's cases in a freshly shuffled order, and a visit takes `samples_per_round` samples on each clock.
+    A clock of a case is left out of further rounds once it has had `min_rounds` and the standard error of
+    their medians is at most `rel_stderr` of their mean; and after `rounds`, or when the case has been timed
+    for `max_ms`, in any case.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -247,6 +249,9 @@ class Protocol(BaseModel):
     clocks: Annotated[tuple[Clock, ...], Field(min_length=1)] = ("wall", "device", "graph")
     processes: Annotated[int, Field(ge=1, le=32)] = 2
     rounds: Annotated[int, Field(ge=1, le=1000)] = 5
+    min_rounds: Annotated[int, Field(ge=1, le=1000)] = 2
+    rel_stderr: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.005
+    max_ms: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 300.0
     samples_per_round: Annotated[int, Field(ge=1, le=1000)] = 3
     warmup_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from profiling.case import Case, Protocol
 from profiling.measure import oracle
 from profiling.measure.backends import COMPILED, Backend, kernel_name, resolve, tile
 from profiling.measure.clocks import CpuTimer, CudaTimer, timer_for
+from profiling.measure.compiling import CompileClock
 from profiling.measure.failures import Failure, classify, forget, one_line
 from profiling.measure.inputs import Inputs, make_inputs
 from profiling.measure.memory import Memory, available_bytes, child_memory, cpu_shortage, cuda_memory
@@ -103,8 +105,9 @@ class _BlockRun:
         self.unchecked = "" if request.check else "not checked: the reference ended its process"
         self.visitors: dict[int, Visitor] = {}
         self.before_bytes = 0
-        self.sm_clocks: list[int] = []
+        self.sm_clocks: dict[int, list[int]] = {}
         self.event_reasons = 0
+        self.timed_s = 0.0
 
     @property
     def cases(self) -> Sequence[Case]:
@@ -131,9 +134,10 @@ class _BlockRun:
             outcomes=tuple(self.outcomes[i] for i in range(len(self.cases))),
             gpu_before=before,
             gpu_after=self.bench.telemetry.state(),
-            sm_clocks_mhz=tuple(self.sm_clocks),
             event_reasons=self.event_reasons,
             floor_ms=self.bench.timer.floor_ms,
+            resolution_ms=self.bench.timer.resolution_ms,
+            timed_s=self.timed_s,
         )
 
     def _affordable(self) -> list[int]:
@@ -229,11 +233,14 @@ class _BlockRun:
         inputs = backend.prepare(self.inputs)
         self.bench.timer.sync()
         block_m, block_n = tile(case)
-        start = time.perf_counter_ns()
-        results = _first_call(backend, case, inputs)
-        self.bench.timer.sync()
-        first_call_ms = (time.perf_counter_ns() - start) / 1e6
-        outcome = Outcome(first_call_ms=first_call_ms, block_m=block_m, block_n=block_n)
+        with CompileClock().watch() as compiling:
+            start = time.perf_counter_ns()
+            results = _first_call(backend, case, inputs)
+            self.bench.timer.sync()
+            first_call_ms = (time.perf_counter_ns() - start) / 1e6
+        outcome = Outcome(
+            first_call_ms=first_call_ms, compile_ms=compiling.ms, block_m=block_m, block_n=block_n
+        )
         self.outcomes[index] = outcome
         if self.request.first:
             self.stage(index, "check")
@@ -313,9 +320,12 @@ class _BlockRun:
         shuffle = random.Random(f"{self.bench.protocol.seed}:{self.bench.process}")
         samples: dict[int, list[Sample]] = {index: [] for index in self.visitors}
         gc.collect()
+        began = time.perf_counter()
         with _no_garbage_collection():
-            for number in range(max(visitor.rounds for visitor in self.visitors.values())):
-                order = [i for i, visitor in self.visitors.items() if number < visitor.rounds]
+            for number in itertools.count():
+                order = [i for i, visitor in self.visitors.items() if not visitor.done]
+                if not order:
+                    break
                 shuffle.shuffle(order)
                 for place, index in enumerate(order):
                     self._guarded(
@@ -323,10 +333,15 @@ class _BlockRun:
                         "time",
                         lambda i=index, p=place, n=number: samples[i].extend(self._visit(i, n, p)),
                     )
-                self._observe()
+                self.event_reasons |= self.bench.telemetry.event_reasons() or 0
+        self.timed_s = time.perf_counter() - began
         for index, visitor in self.visitors.items():
             self.outcomes[index] = self.outcomes[index].model_copy(
-                update={"samples": tuple(samples[index]), "clocks": dict(visitor.notes)}
+                update={
+                    "samples": tuple(samples[index]),
+                    "clocks": dict(visitor.notes),
+                    "sm_clocks_mhz": tuple(self.sm_clocks.get(index, ())),
+                }
             )
 
     def _visit(self, index: int, number: int, place: int) -> list[Sample]:
@@ -334,6 +349,8 @@ class _BlockRun:
         visitor = self.visitors[index]
         known = self.bench._uncapturable.get((case.backend, case.direction))
         found = visitor.visit(known)
+        if (clock := self.bench.telemetry.sm_clock_mhz()) is not None:
+            self.sm_clocks.setdefault(index, []).append(clock)
         if visitor.uncapturable:
             self.bench._uncapturable[case.backend, case.direction] = visitor.uncapturable
         return [
@@ -341,12 +358,6 @@ class _BlockRun:
             for clock, times in found.items()
             for ms in times
         ]
-
-    def _observe(self) -> None:
-        clock = self.bench.telemetry.sm_clock_mhz()
-        if clock is not None:
-            self.sm_clocks.append(clock)
-        self.event_reasons |= self.bench.telemetry.event_reasons() or 0
 
 
 def _first_call(backend: Backend, case: Case, inputs: Inputs) -> dict[str, torch.Tensor]:

@@ -1,13 +1,14 @@
 """How many calls, samples, rounds and copies a case gets, and what that costs. Pure; no torch.
 
 A sweep of 500 cases must end in minutes, so a case is given what its spread needs and no more: calls
-shorter than `SAMPLE_MS` are repeated until a sample lasts that long, and calls that are long by
-themselves are visited in fewer rounds, never fewer than `MIN_ROUNDS`.
+shorter than `SAMPLE_MS` are repeated until a sample lasts that long, a clock whose rounds agree is left
+alone, and calls that are long by themselves are visited in fewer rounds.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,10 +16,10 @@ from profiling.case import CPU_CLOCKS, Case, Protocol
 
 SAMPLE_MS = 0.5  # a sample of a short call averages over as many calls as fill this
 VISIT_MS = 10.0  # the samples of one clock in one visit should not take longer
-CASE_MS = 300.0  # all visits of a case in one process should not take longer
+WARM_CALLS, WARM_GAIN = 6, 0.02
+WARM_FACTOR = 10  # a warm-up may last this many times as long as the protocol asks at least
 MAX_CALLS = 10
 MAX_PIPELINED = 50
-MIN_ROUNDS = 2
 MAX_COPIES = 256  # of a call in one CUDA graph
 CAPTURE_MS = 200.0  # host time to capture one graph
 GRAPH_MS = 3.0  # as many copies as eager calls fill this: replays are shorter, yet dwarf their launch
@@ -54,13 +55,33 @@ def visit(clock: str, call_ms: float, samples_per_round: int) -> Visit:
 
 
 def rounds(clocks: Sequence[str], call_ms: float, protocol: Protocol) -> int:
-    """How many rounds visit a case: all of the protocol's, fewer when a visit is long."""
+    """How many rounds may visit a case: all of the protocol's, fewer when a visit is long."""
     calls = 1 + sum(clock.startswith("graph") for clock in clocks)  # untimed: one opens a visit, one a graph
     for clock in clocks:
         plan = visit(clock, call_ms, protocol.samples_per_round)
         calls += plan.samples * (1 if clock.startswith("graph") else plan.calls)
-    affordable = int(CASE_MS / max(calls * call_ms, 1e-4))
-    return min(protocol.rounds, max(affordable, MIN_ROUNDS))
+    affordable = int(protocol.max_ms / max(calls * call_ms, 1e-4))
+    return min(protocol.rounds, max(affordable, protocol.min_rounds))
+
+
+def settled(medians_ms: Sequence[float], protocol: Protocol) -> bool:
+    """Whether a clock has had enough rounds: their medians' standard error is within `rel_stderr`."""
+    count = len(medians_ms)
+    if count < min(protocol.min_rounds, protocol.rounds):
+        return False
+    if count == 1:
+        return True
+    stderr = statistics.stdev(medians_ms) / math.sqrt(count)
+    return stderr <= protocol.rel_stderr * statistics.fmean(medians_ms)
+
+
+def warm(times_ms: Sequence[float]) -> bool:
+    """Whether calls have stopped getting faster: of six, the later three gain less than 2 %."""
+    half = WARM_CALLS // 2
+    if len(times_ms) < WARM_CALLS:
+        return False
+    before, after = (statistics.median(part) for part in (times_ms[-2 * half : -half], times_ms[-half:]))
+    return after >= (1 - WARM_GAIN) * before
 
 
 def rotating_copies(set_bytes: int, l2_bytes: int, host_ms: float) -> int:
@@ -99,6 +120,7 @@ def cost_s(case: Case, protocol: Protocol, clocks: Sequence[str], device_kind: s
     )
     call_ms = flops / (rate * 1e9) * (0.5 if case.causal and rate == fast else 1.0)
     calls = len(clocks) + 1
-    timed_ms = call_ms * min(protocol.rounds * calls, max(CASE_MS / max(call_ms, 1e-4), MIN_ROUNDS * calls))
+    least = min(protocol.min_rounds, protocol.rounds) * calls
+    timed_ms = call_ms * min(protocol.rounds * calls, max(protocol.max_ms / max(call_ms, 1e-4), least))
     fixed_s = _FIXED_S[device_kind] + (_COMPILE_S if case.backend in ("naive_compiled", "flex") else 0.0)
     return protocol.processes * (fixed_s + timed_ms / 1e3) + 3 * call_ms / 1e3

@@ -6,6 +6,7 @@ difference between them is the launch, the gaps and the cache, and it decides wh
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -14,10 +15,13 @@ from typing import NamedTuple, Protocol
 
 import torch
 
+from profiling.measure import budget
 from profiling.measure.backends import Call
 
 _MAX_HOLD_MS = 60.0
 _L2_FALLBACK_BYTES = 64 * 2**20
+_EMPTY_CALLS = 20  # of a kernel that does nothing, to see what a clock adds
+_STEP_READINGS = 48
 
 
 class Samples(NamedTuple):
@@ -30,7 +34,8 @@ class Samples(NamedTuple):
 class Timer(Protocol):
     """What the worker asks of a device's clocks."""
 
-    floor_ms: dict[str, float]
+    floor_ms: dict[str, float]  # what a clock reads for an empty kernel (on a CPU: an empty call)
+    resolution_ms: dict[str, float]  # the smallest difference that a clock shows
     l2_bytes: int
 
     def sync(self) -> None:
@@ -52,8 +57,9 @@ class CpuTimer:
     l2_bytes = 0
 
     def __init__(self) -> None:
-        empty = statistics.median(self.wall(lambda: None, 50, 1).ms)
-        self.floor_ms = {"wall": empty, "pipelined": empty}
+        empty = self.wall(lambda: None, 50, 1).ms
+        self.floor_ms = dict.fromkeys(("wall", "pipelined"), statistics.median(empty))
+        self.resolution_ms = dict.fromkeys(self.floor_ms, _host_step_ms())
 
     def sync(self) -> None:
         """Nothing to wait for: CPU operators return when they are done."""
@@ -65,6 +71,12 @@ class CpuTimer:
     def pipelined(self, call: Call, samples: int, calls: int) -> Samples:
         """See `Timer.pipelined`."""
         return Samples([_pipelined_ms(call, self.sync, calls) for _ in range(samples)])
+
+
+def _host_step_ms() -> float:
+    """The smallest step of the host's clock that two readings in a row show."""
+    ticks = [time.perf_counter_ns() for _ in range(1000)]
+    return min((b - a for a, b in itertools.pairwise(ticks) if b > a), default=1) / 1e6
 
 
 def _host_times(call: Call, sync: Call, calls: int) -> list[float]:
@@ -104,6 +116,7 @@ class CudaTimer:
         self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._cycles_per_ms = self._calibrate()
         self.floor_ms = self._floors()
+        self.resolution_ms = self._resolutions()
 
     def sync(self) -> None:
         """Wait until the device is idle; raises what an earlier kernel did wrong."""
@@ -189,15 +202,38 @@ class CudaTimer:
         return rate
 
     def _floors(self) -> dict[str, float]:
-        """What each clock reads for a call that does nothing; a latency near it says little."""
+        """What each clock reads for a kernel that does nothing; a latency near it says little."""
 
         def nothing() -> None:
-            pass
+            torch.cuda._sleep(0)  # pyright: ignore[reportPrivateUsage]
 
-        device = statistics.median(self.cold(nothing, 20, 1, 0.0).ms)
-        wall = statistics.median(self.wall(nothing, 20, 1).ms)
-        # A graph's replay lasts many floors and is divided by its copies: it has no floor to speak of.
-        return {"wall": wall, "pipelined": wall, "device": device}
+        nothing()
+        floors = {
+            "wall": statistics.median(self.wall(nothing, 20, 1).ms),
+            "pipelined": statistics.median(self.pipelined(nothing, 5, _EMPTY_CALLS).ms),
+            "device": statistics.median(self.cold(nothing, _EMPTY_CALLS, 1, 0.01).ms),
+        }
+        try:
+            graph = self.capture([nothing] * _EMPTY_CALLS)
+        except RuntimeError:  # what can be captured at all is each case's own affair
+            return floors
+        replayed = statistics.median(self.replay(graph, _EMPTY_CALLS, 5).ms)
+        return floors | dict.fromkeys(("graph", "graph_hot"), replayed)
+
+    def _resolutions(self) -> dict[str, float]:
+        """The step of the host's clock, and that of events, by which a graph's replay is divided, too."""
+
+        def spin(cycles: int) -> float:
+            return self.cold(lambda: torch.cuda._sleep(cycles), 1, 1, 0.01).ms[0]  # pyright: ignore[reportPrivateUsage]
+
+        # Of lengths that are no multiples of anything a clock might tick in.
+        lengths_ms = (0.002 + 0.00013 * i for i in range(_STEP_READINGS))
+        readings = sorted({spin(int(self._cycles_per_ms * ms)) for ms in lengths_ms})
+        steps = [b - a for a, b in itertools.pairwise(readings)]
+        # Readings are fp32 milliseconds: closer than that they are one.
+        event = min((step for step in steps if step > 1e-6), default=1e-3)
+        host = _host_step_ms()
+        return {"wall": host, "pipelined": host, "device": event, "graph": event, "graph_hot": event}
 
 
 def timer_for(device: torch.device) -> CpuTimer | CudaTimer:
@@ -206,11 +242,13 @@ def timer_for(device: torch.device) -> CpuTimer | CudaTimer:
 
 
 def warm_up(call: Call, timer: Timer, at_least_ms: float) -> tuple[float, float]:
-    """Call until `at_least_ms` have passed, once at least: (milliseconds of a call, of its enqueueing).
+    """Call until `at_least_ms` have passed and calls get no faster: (milliseconds of a call, of enqueueing).
 
-    Both are the fastest seen, for planning only.
+    One call at least, and no longer than `budget.WARM_FACTOR` times `at_least_ms`. Both results are the
+    fastest seen, for planning only.
     """
-    call_ms = host_ms = math.inf
+    calls_ms: list[float] = []
+    host_ms = math.inf
     begin = time.perf_counter_ns()
     while True:
         timer.sync()
@@ -220,6 +258,9 @@ def warm_up(call: Call, timer: Timer, at_least_ms: float) -> tuple[float, float]
         timer.sync()
         done = time.perf_counter_ns()
         host_ms = min(host_ms, (enqueued - start) / 1e6)
-        call_ms = min(call_ms, (done - start) / 1e6)
-        if (done - begin) / 1e6 >= at_least_ms:
-            return call_ms, host_ms
+        calls_ms.append((done - start) / 1e6)
+        spent_ms = (done - begin) / 1e6
+        if spent_ms >= at_least_ms * budget.WARM_FACTOR or (
+            spent_ms >= at_least_ms and budget.warm(calls_ms)
+        ):
+            return min(calls_ms), host_ms

@@ -14,7 +14,8 @@ from profiling.records import ClockResult, Measurement, Sample
 
 NOISY_IQR = 0.1  # of the median; torch.utils.benchmark warns from here on
 DRIFT = 0.03
-FLOOR_FACTOR = 3.0
+FLOOR_FACTOR = 2.0  # less than this many empty kernels: half of it or more is launch and clock
+STEP_FACTOR = 10.0  # less than this many steps of the clock: it cannot show differences of 10 %
 _THERMAL_REASONS = 0x20 | 0x40  # NVML: SwThermalSlowdown, HwThermalSlowdown
 
 
@@ -39,9 +40,9 @@ def merge(
     failed. Error, memory, kernel and first call are those of the first process.
     """
     at = (now or datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    shared = _block_flags(attempts)
     results = [attempt.result for attempt in attempts if attempt.result is not None]
-    floors = results[0].floor_ms if results else {}
+    thermal = any(result.event_reasons & _THERMAL_REASONS for result in results)
+    floors, steps = (results[0].floor_ms, results[0].resolution_ms) if results else ({}, {})
     rows = []
     for index, case in enumerate(block):
         tries = [(a, a.outcomes[index]) for a in attempts if index in a.outcomes]
@@ -53,13 +54,15 @@ def merge(
         if bad is not None and bad[0].process > 0:
             reason = f"in process {bad[0].process}: {reason}"
         samples = tuple(sample for _, outcome in tries for sample in outcome.samples)
+        sm_clocks = [clock for _, outcome in tries for clock in outcome.sm_clocks_mhz]
         found = tuple(
             summary(
                 clock,
                 samples,
                 _note(clock, [outcome for _, outcome in tries]),
                 failed=status != "ok",
-                floor_ms=floors.get(clock, 0.0),
+                floor_ms=floors.get(clock),
+                resolution_ms=steps.get(clock),
             )
             for clock in clocks
         )
@@ -78,6 +81,7 @@ def merge(
                 block_n=first.block_n,
                 kernel_hash=kernel_hashes.get(case.backend, ""),
                 first_call_ms=first.first_call_ms,
+                compile_ms=first.compile_ms,
                 peak_mem_bytes=first.peak_mem_bytes,
                 retained_mem_bytes=first.retained_mem_bytes,
                 mem_method=first.mem_method,
@@ -86,7 +90,9 @@ def merge(
                 tensor_errors=first.tensor_errors,
                 gpu_before=results[0].gpu_before if results else None,
                 gpu_after=results[-1].gpu_after if results else None,
-                flags=tuple(shared) if status == "ok" else (),
+                sm_clock_min_mhz=min(sm_clocks, default=None),
+                sm_clock_max_mhz=max(sm_clocks, default=None),
+                flags=_case_flags(thermal, sm_clocks) if status == "ok" else (),
                 measured_at=at,
             )
         )
@@ -94,11 +100,17 @@ def merge(
 
 
 def summary(
-    clock: str, samples: Sequence[Sample], note: ClockNote | None, *, failed: bool, floor_ms: float = 0.0
+    clock: str,
+    samples: Sequence[Sample],
+    note: ClockNote | None,
+    *,
+    failed: bool,
+    floor_ms: float | None = None,
+    resolution_ms: float | None = None,
 ) -> ClockResult:
     """Quantiles of a clock over all samples of all processes; without samples, or failed, none.
 
-    `floor_ms` is what the clock reads for a call that does nothing.
+    `floor_ms` is what the clock reads for a kernel that does nothing, `resolution_ms` its smallest step.
     """
     own = [sample for sample in samples if sample.clock == clock]
     if note is not None and note.status != "ok":
@@ -115,7 +127,9 @@ def summary(
         n_samples=len(own),
         n_rounds=len({(sample.process, sample.round) for sample in own}),
         n_processes=len({sample.process for sample in own}),
-        flags=_clock_flags(own, float(p50), floor_ms),
+        floor_ms=floor_ms,
+        resolution_ms=resolution_ms,
+        flags=_clock_flags(own, float(p50), floor_ms or 0.0, resolution_ms or 0.0),
     )
 
 
@@ -125,24 +139,27 @@ def _note(clock: str, outcomes: Sequence[Outcome]) -> ClockNote | None:
     return min(notes, key=lambda note: note.status == "ok", default=None)
 
 
-def _block_flags(attempts: Sequence[Attempt]) -> list[str]:
-    """Flags of the whole block: heat, and SM clocks that differ between its rounds and processes."""
-    results = [attempt.result for attempt in attempts if attempt.result is not None]
-    flags = []
-    if any(result.event_reasons & _THERMAL_REASONS for result in results):
-        flags.append("thermal")
-    clocks = [clock for result in results for clock in result.sm_clocks_mhz]
-    if clocks and max(clocks) - min(clocks) > DRIFT * max(clocks):
+def _case_flags(thermal: bool, sm_clocks_mhz: Sequence[int]) -> tuple[str, ...]:
+    """Flags of a case on every clock: heat in its block, and SM clocks that differ between its visits.
+
+    Two cases of a block may well run at different clocks: what draws more power is slowed down more, and
+    that is how it will run. A case that ran at different clocks itself has samples that do not belong
+    together.
+    """
+    flags = ["thermal"] * thermal
+    if sm_clocks_mhz and max(sm_clocks_mhz) - min(sm_clocks_mhz) > DRIFT * max(sm_clocks_mhz):
         flags.append("clock_drift")
-    return flags
+    return tuple(flags)
 
 
-def _clock_flags(own: Sequence[Sample], p50_ms: float, floor_ms: float) -> tuple[str, ...]:
+def _clock_flags(
+    own: Sequence[Sample], p50_ms: float, floor_ms: float, resolution_ms: float
+) -> tuple[str, ...]:
     """Flags of one clock of one case."""
     flags = []
     if _noisy([sample.ms for sample in own]):
         flags.append("noisy")
-    if p50_ms < FLOOR_FACTOR * floor_ms:
+    if p50_ms < max(FLOOR_FACTOR * floor_ms, STEP_FACTOR * resolution_ms):
         flags.append("timer_limited")
     return tuple(flags)
 

@@ -77,6 +77,7 @@ class Outcome(_Message):
     block_m: int | None = None
     block_n: int | None = None
     first_call_ms: float | None = None
+    compile_ms: float | None = None
     peak_mem_bytes: int | None = None
     retained_mem_bytes: int | None = None
     mem_method: str = ""
@@ -84,6 +85,7 @@ class Outcome(_Message):
     eager_rel_error: float | None = None
     tensor_errors: dict[str, TensorError] = {}
     clocks: dict[str, ClockNote] = {}
+    sm_clocks_mhz: tuple[int, ...] = ()  # at the end of each of its visits
     samples: tuple[Sample, ...] = ()
 
 
@@ -98,16 +100,18 @@ class Unclean(_Message):
 class BlockResult(_Message):
     """All outcomes of a block, in the request's order.
 
-    `floor_ms` is what a clock reads for an empty call; `sm_clocks_mhz` has a value after each round.
+    `floor_ms` is what a clock reads for an empty kernel, `resolution_ms` its smallest step, and `timed_s` how
+    long calls were timed.
     """
 
     kind: Literal["result"] = "result"
     outcomes: tuple[Outcome, ...]
     gpu_before: GpuState | None = None
     gpu_after: GpuState | None = None
-    sm_clocks_mhz: tuple[int, ...] = ()
     event_reasons: int = 0
     floor_ms: dict[str, float] = {}
+    resolution_ms: dict[str, float] = {}
+    timed_s: float = 0.0
 
 
 ToWorker = Annotated[Start | BlockRequest, Field(discriminator="kind")]

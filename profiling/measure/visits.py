@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class _Graph(NamedTuple):
 
 
 class Visitor:
-    """Times one case. Made by warming it up; `visit` is then called once a round.
+    """Times one case. Made by warming it up; `visit` is then called once a round, until it is `done`.
 
     A call or a graph that holds more than `keep_bytes` (the saved scores of a long naive forward) is
     dropped after each visit and made anew, so that the cases of a block do not take each other's memory.
@@ -49,17 +50,33 @@ class Visitor:
         self._backend = backend
         self._inputs = inputs
         self._timer = timer
-        self._samples_per_round = protocol.samples_per_round
+        self._protocol = protocol
         self._clocks = clocks
+        self._medians_ms: dict[str, list[float]] = {clock: [] for clock in clocks}  # a round each
+        self._n_visits = 0
         self._keep_bytes = keep_bytes
         self._graphs: dict[str, _Graph] = {}
         self._bound: Call | None = None
         self._held_bytes = 0
         call = self._call()
         self.call_ms, self.host_ms = warm_up(call, timer, protocol.warmup_ms)
-        self.rounds = budget.rounds(clocks, self.call_ms, protocol)
+        self._rounds = budget.rounds(clocks, self.call_ms, protocol)
         del call
         self._drop_if_large()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has had its rounds, or no clock needs another."""
+        return self._n_visits >= self._rounds or not self._open()
+
+    def _open(self) -> list[str]:
+        """The clocks that have samples to give and have not settled."""
+        return [
+            clock
+            for clock, medians in self._medians_ms.items()
+            if not budget.settled(medians, self._protocol)
+            and (clock not in self.notes or self.notes[clock].status == "ok")
+        ]
 
     def close(self) -> None:
         """Let go of everything held on the device."""
@@ -67,21 +84,25 @@ class Visitor:
         self._graphs.clear()
 
     def visit(self, uncapturable: str | None = None) -> dict[str, list[float]]:
-        """Milliseconds of one call by clock: this round's samples.
+        """Milliseconds of one call by clock: this round's samples, on the clocks that need more.
 
         `uncapturable` is why this backend is known to fit no CUDA graph.
         """
+        clocks = self._open()
+        self._n_visits += 1
         call = self._call()
         call()  # brings back what the other cases evicted: allocator blocks, library state
         self._timer.sync()
-        graphs = [clock for clock in self._clocks if clock.startswith("graph")]
-        found = {clock: self._eager(clock, call) for clock in self._clocks if clock not in graphs}
+        graphs = [clock for clock in clocks if clock.startswith("graph")]
+        found = {clock: self._eager(clock, call) for clock in clocks if clock not in graphs}
         del call
         self._drop_if_large()  # a graph holds a copy of its own, and needs the room
         found |= {clock: self._replayed(clock, uncapturable) for clock in graphs}
         for clock, samples in found.items():
             if samples.remark:
                 self.notes.setdefault(clock, ClockNote(status="ok", reason=samples.remark))
+            if samples.ms:
+                self._medians_ms[clock].append(statistics.median(samples.ms))
         return {clock: samples.ms for clock, samples in found.items() if samples.ms}
 
     def _call(self) -> Call:
@@ -102,7 +123,7 @@ class Visitor:
         return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def _eager(self, clock: str, call: Call) -> Samples:
-        plan = budget.visit(clock, self.call_ms, self._samples_per_round)
+        plan = budget.visit(clock, self.call_ms, self._protocol.samples_per_round)
         if clock == "wall":
             return self._timer.wall(call, *plan)
         if clock == "pipelined":
@@ -132,7 +153,7 @@ class Visitor:
                 torch.cuda.empty_cache()
                 return Samples([])
         graph = self._graphs[clock]
-        samples = budget.replays(len(graph.calls), graph.replay_ms, self._samples_per_round)
+        samples = budget.replays(len(graph.calls), graph.replay_ms, self._protocol.samples_per_round)
         found = timer.replay(graph.graph, len(graph.calls), samples)
         if graph.nbytes > self._keep_bytes:
             del self._graphs[clock], graph

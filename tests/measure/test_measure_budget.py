@@ -1,7 +1,10 @@
 """The budget: short calls are repeated, long ones rationed, and a sweep ends in minutes."""
 
+import math
+import statistics
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from profiling.case import CLOCKS, Case, Protocol
@@ -37,14 +40,41 @@ def test_rounds_are_between_two_and_the_protocols(call_ms, rounds):
     """Long calls are visited less often, but twice at least where the protocol allows it."""
     protocol = Protocol(rounds=rounds)
     found = budget.rounds(("wall", "device", "graph"), call_ms, protocol)
-    assert min(rounds, budget.MIN_ROUNDS) <= found <= rounds
+    assert min(rounds, protocol.min_rounds) <= found <= rounds
 
 
 def test_rounds_fall_with_the_length_of_a_call():
     """A call of 10 µs gets all rounds, one of a second the least."""
-    protocol = Protocol(rounds=10)
+    protocol = Protocol(rounds=10, min_rounds=3)
     assert budget.rounds(("wall",), 0.01, protocol) == 10
-    assert budget.rounds(("wall",), 1000.0, protocol) == budget.MIN_ROUNDS
+    assert budget.rounds(("wall",), 1000.0, protocol) == 3
+
+
+def test_a_clock_settles_when_its_rounds_agree():
+    """Not before the least number of rounds, then by the standard error of their medians."""
+    protocol = Protocol(rounds=10, min_rounds=3, rel_stderr=0.01)
+    assert not budget.settled([1.0, 1.0], protocol)
+    assert budget.settled([1.0, 1.0, 1.0], protocol)
+    assert not budget.settled([1.0, 1.1, 0.9], protocol)
+    assert budget.settled([1.0, 1.1, 0.9] * 40, protocol)
+    assert budget.settled([1.0], Protocol(rounds=1))
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=2, max_size=12), st.floats(1e-3, 1e3))
+def test_whether_it_has_settled_does_not_depend_on_the_unit(medians, scale):
+    """The rule is relative: a clock in seconds settles when one in milliseconds does."""
+    protocol = Protocol(rel_stderr=0.02)
+    away = statistics.stdev(medians) / math.sqrt(len(medians)) / statistics.fmean(medians) - 0.02
+    assume(abs(away) > 1e-9)
+    assert budget.settled(medians, protocol) == budget.settled([scale * x for x in medians], protocol)
+
+
+def test_a_call_is_warm_when_it_gets_no_faster():
+    """Six calls at least; falling times are a cold GPU, noise around a level is not."""
+    assert not budget.warm([1.0] * 5)
+    assert budget.warm([9.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert not budget.warm([3.0, 2.5, 2.0, 1.6, 1.3, 1.1])
+    assert budget.warm([1.0, 1.2, 1.1, 1.15, 1.05, 1.3])
 
 
 def test_rotation_exceeds_l2_twice():

@@ -5,6 +5,7 @@ import statistics
 import pytest
 import torch
 
+from profiling.case import CLOCKS
 from profiling.measure.clocks import CpuTimer, CudaTimer, timer_for, warm_up
 
 CUDA = torch.device("cpu")  # the pretended GPU's tensors stay here
@@ -36,8 +37,10 @@ class TestCpu:
         assert timer.pipelined(lambda: None, samples=1, calls=5).ms == [2.0]
 
     def test_timer_for_a_cpu(self):
-        """A CPU gets the two clocks it has, each with a floor."""
-        assert set(timer_for(torch.device("cpu")).floor_ms) == {"wall", "pipelined"}
+        """A CPU gets the two clocks it has, each with a floor and a step."""
+        timer = timer_for(torch.device("cpu"))
+        assert set(timer.floor_ms) == set(timer.resolution_ms) == {"wall", "pipelined"}
+        assert all(0 < step < 1 for step in timer.resolution_ms.values())
 
 
 class TestWarmUp:
@@ -50,18 +53,30 @@ class TestWarmUp:
         assert len(made) == 1
         assert 0 <= host_ms <= call_ms
 
-    def test_goes_on_until_the_time_has_passed(self, monkeypatch):
-        """Calls of 4 ms fill a warm-up of 10 ms three times."""
+    @pytest.mark.parametrize(
+        ("times_ms", "calls"),
+        [
+            ([4.0] * 99, 6),  # the time has passed after three, and six show that it is level
+            ([0.5] * 99, 20),  # level from the start: the time alone decides
+            ([8.0, 7.0, 6.0, 5.0, 4.0, 4.0, 4.0, 4.0, 4.0], 9),  # until it gets no faster
+            ([60.0, 50.0, 40.0, 30.0], 2),  # ten times what was asked for is enough
+        ],
+    )
+    def test_goes_on_until_the_time_has_passed_and_calls_are_level(self, monkeypatch, times_ms, calls):
+        """A warm-up of 10 ms: by the clock, by what calls take, and never beyond ten times as long."""
         timer = CpuTimer()
-        clock = [0]
-        monkeypatch.setattr("time.perf_counter_ns", lambda: clock[0])
+        clock = [0.0]
+        monkeypatch.setattr("time.perf_counter_ns", lambda: clock[0] * 1e6)
+        waiting = iter(times_ms)
+        made = []
 
         def call():
-            clock[0] += 4_000_000
+            made.append(next(waiting))
+            clock[0] += made[-1]
 
         call_ms, host_ms = warm_up(call, timer, 10.0)
-        assert clock[0] == 12_000_000
-        assert (call_ms, host_ms) == (4.0, 4.0)
+        assert len(made) == calls
+        assert call_ms == host_ms == pytest.approx(min(made))
 
 
 class TestCuda:
@@ -110,6 +125,7 @@ class TestCuda:
         """A replay of ten copies counts as one call's tenth."""
         timer = CudaTimer(CUDA)
         graph = timer.capture([lambda: None] * 10)
+        gpu.replays = 0
         found = timer.replay(graph, copies=10, samples=4)
         assert gpu.replays == 4
         assert found.ms == pytest.approx([0.5001] * 4)
@@ -119,9 +135,19 @@ class TestCuda:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: object())
         assert CudaTimer(CUDA).l2_bytes == 64 * 2**20
 
-    def test_floors_are_what_an_empty_call_reads(self, gpu):
-        """The floor of the `device` clock is the time between two events with nothing between."""
-        assert CudaTimer(CUDA).floor_ms["device"] == pytest.approx(0.001)
+    def test_floors_are_what_an_empty_kernel_reads(self, gpu):
+        """Each of a GPU's clocks has one; `device` reads an empty kernel between two events."""
+        timer = CudaTimer(CUDA)
+        assert set(timer.floor_ms) == set(timer.resolution_ms) == set(CLOCKS)
+        assert timer.floor_ms["device"] == pytest.approx(0.001)
+
+    def test_the_step_of_events_is_found_by_the_events_themselves(self, gpu, monkeypatch):
+        """A clock that ticks every half microsecond shows it, whatever is timed with it."""
+        whole = torch.cuda.Event.elapsed_time
+        monkeypatch.setattr(
+            torch.cuda.Event, "elapsed_time", lambda a, b: round(whole(a, b) / 0.0005) * 0.0005
+        )
+        assert CudaTimer(CUDA).resolution_ms["device"] == pytest.approx(0.0005)
 
     def test_calibration_takes_the_fastest(self, gpu):
         """The spinning kernel's rate comes from the busy GPU: a million cycles a millisecond here."""

@@ -102,9 +102,10 @@ def test_a_remark_stays_with_its_clock(make_case):
 class TestFlags:
     """What makes a row suspicious."""
 
-    def row(self, make_case, times=(1.0, 1.0, 1.0, 1.0), **result):
+    def row(self, make_case, times=(1.0, 1.0, 1.0, 1.0), sm_clocks_mhz=(), **result):
         """The flags of one case measured in one process: of the case, then of its clock."""
-        (row,) = merged([make_case()], attempt(0, Outcome(samples=samples(0, times)), **result))
+        outcome = Outcome(samples=samples(0, times), sm_clocks_mhz=sm_clocks_mhz)
+        (row,) = merged([make_case()], attempt(0, outcome, **result))
         return row.flags + row.clocks[0].flags
 
     def test_none(self, make_case):
@@ -116,9 +117,25 @@ class TestFlags:
         assert self.row(make_case, times=(1.0, 1.3, 1.0, 1.3)) == ("noisy",)
         assert self.row(make_case, times=(1.0, 1.05, 1.0, 1.05)) == ()
 
-    def test_timer_limited(self, make_case):
-        """A latency near what the clock reads for nothing says little."""
-        assert self.row(make_case, floor_ms={"wall": 0.5}) == ("timer_limited",)
+    @pytest.mark.parametrize(
+        ("limits", "flags"),
+        [
+            ({"floor_ms": {"wall": 0.49}}, ()),
+            ({"floor_ms": {"wall": 0.51}}, ("timer_limited",)),
+            ({"resolution_ms": {"wall": 0.09}}, ()),
+            ({"resolution_ms": {"wall": 0.11}}, ("timer_limited",)),
+            ({"floor_ms": {"graph": 0.9}}, ()),
+        ],
+    )
+    def test_timer_limited(self, make_case, limits, flags):
+        """A latency of 1 ms: half an empty kernel, or ten steps of its own clock, and no more."""
+        assert self.row(make_case, **limits) == flags
+
+    def test_what_a_clock_can_show_is_stored_with_it(self, make_case):
+        """Floor and step of each clock are in the row."""
+        limits = {"floor_ms": {"wall": 0.01}, "resolution_ms": {"wall": 0.002}}
+        (row,) = merged([make_case()], attempt(0, Outcome(samples=samples(0, [1.0])), **limits))
+        assert (row.clocks[0].floor_ms, row.clocks[0].resolution_ms) == (0.01, 0.002)
 
     def test_a_clock_keeps_its_flags_to_itself(self, make_case):
         """Noise on one clock says nothing of another."""
@@ -128,17 +145,26 @@ class TestFlags:
         assert [clock.flags for clock in row.clocks] == [("noisy",), ()]
 
     def test_clock_drift(self, make_case):
-        """SM clocks more than three per cent apart are not compared without a flag."""
+        """SM clocks of a case's visits that are more than three per cent apart are flagged, and stored."""
         assert self.row(make_case, sm_clocks_mhz=(1980, 1900)) == ("clock_drift",)
+        moved = Outcome(samples=samples(0, [1.0]), sm_clocks_mhz=(7, 9, 8))
+        (row,) = merged([make_case()], attempt(0, moved))
+        assert (row.sm_clock_min_mhz, row.sm_clock_max_mhz) == (7, 9)
 
     def test_clock_drift_between_processes(self, make_case):
-        """The clocks of all processes are compared."""
+        """The visits of all processes are compared."""
         (row,) = merged(
             [make_case()],
-            attempt(0, Outcome(samples=samples(0, [1.0])), sm_clocks_mhz=(1980,)),
-            attempt(1, Outcome(samples=samples(1, [1.0])), sm_clocks_mhz=(1700,)),
+            attempt(0, Outcome(samples=samples(0, [1.0]), sm_clocks_mhz=(1980,))),
+            attempt(1, Outcome(samples=samples(1, [1.0]), sm_clocks_mhz=(1700,))),
         )
         assert row.flags == ("clock_drift",)
+
+    def test_cases_of_a_block_may_run_at_clocks_of_their_own(self, make_case):
+        """What draws more power is slowed down more: that is no drift of either."""
+        fast, slow = (Outcome(samples=samples(0, [1.0]), sm_clocks_mhz=(x,) * 3) for x in (1980, 1650))
+        rows = merged([make_case(), make_case(backend="tiled")], attempt(0, fast, slow))
+        assert [row.flags for row in rows] == [(), ()]
 
     @pytest.mark.parametrize(
         ("reasons", "flags"), [(0x4, ()), (0x20, ("thermal",)), (0x40, ("thermal",)), (0x1, ())]
