@@ -75,7 +75,9 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
 def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Under autocast the tensors in its dtype, as PyTorch's own attention takes them; fp64 is left alone."""
     first = tensors[0]
-    if not isinstance(first, torch.Tensor) or not torch.is_autocast_enabled(first.device.type):
+    if not isinstance(first, torch.Tensor) or first.is_meta:  # of `meta` autocast knows nothing
+        return tensors
+    if not torch.is_autocast_enabled(first.device.type):
         return tensors
     dtype = torch.get_autocast_dtype(first.device.type)
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)

@@ -109,12 +109,15 @@ class Launch(NamedTuple):
     constants: dict[str, Any]
 
     def run(self) -> None:
-        """Launch on the current device, if there is anything to do.
+        """Launch on the current device, if there is anything to do; on `meta` tensors only compile.
 
         Raises:
             NotImplementedError: the tile does not fit the device.
         """
         if 0 in self.grid:
+            return
+        if self.args[0].is_meta:
+            self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
             return
         try:
             self.kernel[self.grid](*self.args, **self.constants)
@@ -236,7 +239,8 @@ def splits(p: Problem, config: TileConfig) -> int:
     programs = _tiles_of(n_q * pack, config.block_m) * batch * heads // pack
     if not programs:
         return 1
-    processors = torch.cuda.get_device_properties(p.q.device).multi_processor_count if p.q.is_cuda else 4
+    device = tuning.gpu(p.q.device)
+    processors = 4 if device is None else device.processors
     return max(1, min(2 * processors // programs, p.max_keys // MIN_SPLIT_KEYS, MAX_SPLITS))
 
 

@@ -33,6 +33,11 @@ _N_SHARED = 16
 tuning.finder = autotune.find
 
 
+def _ahead(q: torch.Tensor) -> bool:
+    """Whether kernels are to be compiled for a GPU that the tensors stand for; see `fa_core.ahead`."""
+    return tuning.elsewhere is not None and q.is_meta
+
+
 def _asked(block_m: int | None, block_n: int | None) -> tuple[int, int] | None:
     return None if block_m is None or block_n is None else (block_m, block_n)
 
@@ -74,6 +79,8 @@ def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _fake_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    if _ahead(args[0]):
+        return _flash_forward(*args)
     return _forward_outputs(Problem(*args[: _N_SHARED - 2]))
 
 
@@ -139,6 +146,8 @@ def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def _fake_backward(*args: Any) -> tuple[torch.Tensor, ...]:
+    if _ahead(args[0]):
+        return _flash_backward(*args)
     return tuple(_backward_outputs(Problem(*args[: _N_SHARED - 2]), args[-1]))
 
 

@@ -31,6 +31,18 @@ class TileConfig(NamedTuple):
 finder: Callable[[str, int, torch.dtype, bool, torch.device, int], TileConfig | None] | None = None
 
 
+class Gpu(NamedTuple):
+    """What of a GPU decides which tiles run there, and between how many programs keys are divided."""
+
+    shared_bytes: int  # shared memory that one program may take
+    capability: tuple[int, int]
+    processors: int = 1
+
+
+# What `meta` tensors stand for while kernels are compiled ahead (see `fa_core.ahead`).
+elsewhere: Gpu | None = None
+
+
 def padded_head_dim(head_dim: int) -> int:
     """The power of two, at least 16, in which a head of `head_dim` is held on chip."""
     return max(16, 1 << (head_dim - 1).bit_length())
@@ -44,6 +56,8 @@ def exact(x: torch.Tensor) -> bool:
     """
     if x.dtype != torch.float32:
         return False
+    if x.is_meta and elsewhere is not None:
+        return elsewhere.capability in FAST_FP64
     return not x.is_cuda or torch.cuda.get_device_capability(x.device) in FAST_FP64
 
 
@@ -134,13 +148,6 @@ _SINGLE_ELSEWHERE: dict[int, dict[tuple[str, int], _Pair]] = {
 }
 
 
-class Gpu(NamedTuple):
-    """What of a GPU decides which tiles run there."""
-
-    shared_bytes: int  # shared memory that one program may take
-    capability: tuple[int, int]
-
-
 def seeded_config(
     kernel: str, head_dim: int, dtype: torch.dtype, masked: bool, target: Gpu | None = None
 ) -> TileConfig:
@@ -154,13 +161,18 @@ def seeded_config(
     return pair.masked if masked else pair.full
 
 
-@lru_cache(maxsize=64)
 def gpu(device: torch.device) -> Gpu | None:
     """The GPU behind a device; None where there is none (then no tile is too large)."""
+    return elsewhere if device.type == "meta" else _gpu(device)
+
+
+@lru_cache(maxsize=64)
+def _gpu(device: torch.device) -> Gpu | None:
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
     found = torch.cuda.get_device_properties(device)
-    return Gpu(found.shared_memory_per_block_optin, (found.major, found.minor))
+    capability = (found.major, found.minor)
+    return Gpu(found.shared_memory_per_block_optin, capability, found.multi_processor_count)
 
 
 def choose(

@@ -58,7 +58,8 @@ def make_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
 
     Values matter: constant inputs let a GPU clock higher than real ones do.
     """
-    generator = torch.Generator(device=device).manual_seed(seed)
+    # `meta` tensors have no values to draw.
+    generator = None if device.type == "meta" else torch.Generator(device=device).manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, device=device, dtype=DTYPES[case.dtype])

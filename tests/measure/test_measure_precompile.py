@@ -1,0 +1,111 @@
+"""Compiling ahead: which cases stand for which, and that a worker finds what was compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiling.case import Case
+from profiling.measure.precompile import Precompiler, representatives
+from profiling.records import Environment
+
+H200 = Environment(
+    device_kind="cuda", device_name="H200", compute_capability="9.0", sram_bytes=232448, sm_count=132
+)
+pytest.importorskip("triton")
+
+
+def flash(n: int, **fields: object) -> Case:
+    """A square flash case, 16 heads of 64."""
+    shape = {"heads": 16, "kv_heads": 16, "seq_len_q": n, "seq_len_k": n, "head_dim": 64, "head_dim_v": 64}
+    return Case.model_validate({"backend": "flash", **shape, **fields})
+
+
+def test_lengths_that_leave_no_rest_are_compiled_once():
+    """N = 1024 to 16384 and any batch are one set of kernels; another mask, width or rest is another."""
+    same = [flash(n, batch=b) for n in (1024, 4096, 16384) for b in (1, 4)]
+    assert len(representatives(same)) == 1
+    others = [flash(1024, causal=True), flash(1024, head_dim=128), flash(1000), flash(1024, direction="bwd")]
+    assert len(representatives([*same, *others])) == 5
+
+
+def test_only_what_is_ours_is_compiled():
+    """PyTorch's kernels come compiled, and a compiler of its own cannot be run ahead of its inputs."""
+    backends = ("naive", "sdpa_flash", "naive_compiled", "flex", "tiled")
+    assert representatives([flash(1024, backend=name) for name in backends]) == []
+
+
+def test_what_takes_longest_comes_first():
+    """The backward of wide heads must not be the last to start."""
+    found = representatives(
+        [flash(512), flash(512, direction="bwd"), flash(512, direction="bwd", head_dim=256)]
+    )
+    assert [(c.direction, c.head_dim) for c in found] == [("bwd", 256), ("bwd", 64), ("fwd", 64)]
+
+
+@given(st.integers(1, 5000), st.integers(0, 5000))
+def test_a_window_counts_where_it_hides_something(n, left):
+    """A window over everything is no window to the compiler; one that hides a key is."""
+    both = representatives([flash(8192), flash(n, window_left=left), flash(n)])
+    plain = representatives([flash(8192), flash(n)])
+    assert len(both) == len(plain) + (left < n or n <= 64)
+
+
+def test_children_compile_and_a_later_process_compiles_nothing(tmp_path, monkeypatch):
+    """For an H200 that is not there: the forward of a plan lies in Triton's cache afterwards."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with Precompiler([flash(512), flash(1024), flash(512, causal=True)], 2) as ahead:
+        assert len(ahead.cases) == 2
+        assert ahead.compile(H200)
+    assert list(tmp_path.rglob("*.cubin"))
+    code = (
+        "import torch\n"
+        "from fa_core import attention\n"
+        "from fa_core.ahead import compiling_for\n"
+        "from fa_core.kernels.tuning import Gpu\n"
+        "from profiling.measure.compiling import CompileClock\n"
+        "q = torch.empty(2, 16, 2048, 64, dtype=torch.bfloat16, device='meta')\n"
+        "with compiling_for(Gpu(232448, (9, 0), 132)), CompileClock().watch() as clock:\n"
+        "    attention(q, q, q, impl='flash')\n"
+        "    known = clock.ms\n"
+        "    attention(q[..., :40], q[..., :40], q[..., :40], impl='flash')\n"
+        "print(known, clock.ms)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    known, new = map(float, told.stdout.split())
+    assert known == 0.0
+    assert new > 0.0
+
+
+def test_a_child_that_dies_or_hangs_costs_no_run(tmp_path):
+    """The run goes on: the workers compile what the children did not."""
+    dies = (sys.executable, "-c", "raise SystemExit(3)")
+    with Precompiler([flash(512)], 1, command=dies) as ahead:
+        assert not ahead.compile(H200)
+    hangs = (sys.executable, "-c", "import time; time.sleep(600)")
+    began = time.monotonic()
+    with Precompiler([flash(512)], 1, command=hangs) as ahead:
+        assert not ahead.compile(H200, limit_s=0.5)
+        (child,) = ahead._children
+    assert child.poll() is not None
+    assert time.monotonic() - began < 60
+
+
+def test_nothing_to_compile_starts_nobody():
+    """A plan without our kernels has no children."""
+    with Precompiler([flash(512, backend="naive")], 8) as ahead:
+        assert ahead._children == []
+        assert ahead.compile(H200)
+
+
+def test_the_parent_needs_no_torch():
+    """It is part of the command line's own process."""
+    code = "import sys; sys.modules['torch'] = None; import profiling.measure.precompile"
+    subprocess.run([sys.executable, "-c", code], check=True)
