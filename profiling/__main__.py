@@ -1,6 +1,7 @@
 """The command line: `flashscope`, or `python -m profiling`. Thin; each command imports what it needs.
 
-Exit codes: 0 done (every planned case has its row), 2 rejected input, 3 interrupted.
+Exit codes: 0 done (every planned case has its row, or the budget is used up), 2 rejected input (or a disk that
+takes no more rows), 3 interrupted.
 """
 
 from __future__ import annotations
@@ -65,6 +66,22 @@ def run(
     executor: Annotated[
         Literal["local", "ray"], typer.Option(help="ray: every GPU of a ray cluster, a series of N each.")
     ] = "local",
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Then measure further N between those where a sign changes.")
+    ] = False,
+    refine_to: Annotated[
+        float | None,
+        typer.Option(
+            metavar="WIDTH",
+            help="How wide such a bracket may stay, relative to N; implies --refine.  [0.125]",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Stop after 90s, 10m or 1.5h; what tells most of a crossover comes first."
+        ),
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Measure a sweep.
@@ -73,8 +90,10 @@ def run(
     run and loses nothing finished, --resume goes on with it. A second run on the same device waits for
     the first.
     """
+    from profiling.agenda import seconds, width
     from profiling.runner import Request
     from profiling.runner import run as measure
+    from profiling.terminal import summary_text
 
     request = Request(
         sweep=sweep,
@@ -88,14 +107,16 @@ def run(
         label=label,
         executor=executor,
         argv=tuple(sys.argv),
+        refine_to=width(refine_to) if refine or refine_to is not None else None,
+        budget_s=None if budget is None else seconds(budget),
     )
     result = measure(request)
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(result.n_by_status.items()))
-    print(f"{result.path}: {result.status}, {result.n_rows} of {result.n_planned} cases ({counts or 'none'})")
-    if result.status == "interrupted":
+    print(summary_text(result))
+    if result.status != "finished":
         named = f" {sweep}" if sweep is not None else ""
         on = f" --device {device}" if device is not None else ""
         print(f"Go on with: flashscope run{named}{on} --resume {result.path}")
+    if result.status == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
@@ -269,6 +290,56 @@ def crossover(
 
 
 @app.command()
+def counters(
+    target: Annotated[
+        str, typer.Argument(metavar="RUN_OR_SWEEP", help="A run whose rows to complete, or a sweep file.")
+    ],
+    device: Annotated[str, typer.Option(help="cuda:0, cuda:1, ...")] = "cuda:0",
+    backends: Annotated[str, typer.Option(help="Only these backends, such as flash,naive.")] = "",
+    cases: Annotated[
+        str, typer.Option(help="Only cases whose name (see `show`) has these words, such as 'N16384 bwd,N8'.")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Of a sweep: folder for the new run file.  [default: data's runs/]")
+    ] = None,
+    run_id: Annotated[str | None, typer.Option(help="Of a sweep: name of the new run.")] = None,
+    label: Annotated[str, typer.Option(help="Of a sweep: a few words to recognise the run by.")] = "",
+    git_commit: Annotated[
+        str | None, typer.Option(help="The commit of this code, where there is no .git to ask.")
+    ] = None,
+    data: DataOption = None,
+) -> None:
+    """Read hardware counters.
+
+    Bytes through DRAM and L2 and the use of the tensor cores, of one call of each case, under NVIDIA's
+    Nsight Compute. They complete the rows of a run; those of a sweep become a run without latencies.
+    """
+    from profiling.counting import Request, count_cases
+    from profiling.terminal import counters_text
+
+    is_sweep = target.endswith(".toml")
+    request = Request(
+        sweep=Path(target) if is_sweep else None,
+        run=None if is_sweep else _run_file(target, data),
+        device=device,
+        out=out or _data_dir(data) / "runs",
+        backends=tuple(filter(None, (x.strip() for x in backends.split(",")))),
+        words=cases,
+        run_id=run_id,
+        label=label,
+        git_commit=git_commit,
+        argv=tuple(sys.argv),
+    )
+    result = count_cases(request)
+    counted = [found.addition for found in result.counts if found.addition is not None]
+    if counted:
+        print(counters_text(counted))
+    for found in result.failed:
+        print(f"{found.case.label}: {found.status}: {found.reason}")
+    print(f"{result.path}: {len(counted)} of {len(result.counts)} cases counted")
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can measure.
 
@@ -320,6 +391,14 @@ def _load(name: str, data: Path | None) -> Run:
     if len(found) > 1:
         _reject(f"{name}: holds {len(found)} runs where one is expected: import it, and name one by its id")
     return found[0]
+
+
+def _run_file(name: str, data: Path | None) -> Path:
+    """The run file that a name stands for, to be written to."""
+    path = _load(name, data).path
+    if path is None or path.suffix != ".jsonl":
+        _reject(f"{name}: counters are added to a run file (.jsonl): import the CSV first")
+    return path
 
 
 def _load_all(name: str, data: Path | None) -> list[Run]:

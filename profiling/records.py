@@ -202,6 +202,7 @@ class Measurement(_Record):
     mem_method: str = ""
     energy_mj: float | None = None  # of one call
     energy_window_s: float | None = None  # how long the calls were whose energy was divided
+    energy_reason: str = ""  # why it was looked for and is not known
     rel_error: float | None = None
     eager_rel_error: float | None = None
     tensor_errors: dict[str, TensorError] = {}
@@ -216,6 +217,7 @@ class Measurement(_Record):
     flags: tuple[str, ...] = ()  # of the case on every clock: `thermal`, `clock_drift`
     measured_at: str = ""  # UTC, ISO 8601, ends in Z
     environment: int = 0
+    refined: bool = False  # not of the sweep: added between two N around a change of sign
 
 
 class Addition(_Record):
@@ -227,6 +229,7 @@ class Addition(_Record):
     case: Case
     energy_mj: float | None = None
     energy_window_s: float | None = None
+    energy_reason: str | None = None
     dram_read_bytes: int | None = None
     dram_write_bytes: int | None = None
     l2_bytes: int | None = None
@@ -276,3 +279,9 @@ class Run:
     def run_id(self) -> str:
         """The run's name, unique among runs."""
         return self.header.run_id
+
+    @property
+    def planned_cases(self) -> int:
+        """How many cases were planned: those of the sweep, and those that refining it has added."""
+        added = sum(row.refined for row in self.measurements)
+        return max((self.header.planned_cases or 0) + added, len(self.measurements))

@@ -6,10 +6,13 @@ Part of the command line, and imported by its `run` command alone: it is the way
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import math
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -18,16 +21,23 @@ from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 
+from profiling import energy
 from profiling import sweep as sweeps
-from profiling.case import Case, InputError, Sweep, first_problem, load_sweep, split_backend
+from profiling.agenda import Agenda, Limit
+from profiling.case import Case, InputError, Sweep, blocks, first_problem, load_sweep, split_backend
 from profiling.case import Protocol as MeasuringProtocol
+from profiling.energy import Energies
 from profiling.fingerprint import kernel_hash
 from profiling.measure.budget import cost_s, planned_clocks
 from profiling.measure.client import Client
-from profiling.measure.environment import check_device, with_provenance
+from profiling.measure.environment import check_device, cpu_count, with_provenance
 from profiling.measure.lock import device_lock
+from profiling.measure.precompile import Precompiler
+from profiling.planning import main_clock
 from profiling.records import Environment, Run, RunHeader
-from profiling.store import RunWriter, load_run, now, run_path
+from profiling.remeasure import cases_again
+from profiling.store import RunWriter, check_free, load_run, now, run_path
+from profiling.units import percent_text
 
 EXECUTORS = ("local", "ray")
 
@@ -46,16 +56,25 @@ class Request(NamedTuple):
     label: str = ""
     executor: str = "local"
     argv: tuple[str, ...] = ()
+    refine_to: float | None = None  # the width of brackets; None: nothing beyond the sweep
+    budget_s: float | None = None
+    energy: str | None = None  # one of `energy.CHOICES`
+    remeasure: str | None = None  # one of `remeasure.CHOICES`
 
 
 class Result(NamedTuple):
-    """How a run ended: its file, `finished` or `interrupted`, rows and planned cases, rows by status."""
+    """How a run ended: its file, `RunEnd.status`, rows and planned cases, rows by status.
+
+    `took_s` and `timed_s` are those of `RunEnd`; None where nothing was left to measure.
+    """
 
     path: Path
     status: str
     n_rows: int
     n_planned: int
     n_by_status: dict[str, int]
+    took_s: float | None = None
+    timed_s: float | None = None
 
 
 def run(request: Request, console: Console | None = None) -> Result:
@@ -63,49 +82,131 @@ def run(request: Request, console: Console | None = None) -> Result:
 
     Raises:
         InputError: something asked for cannot be; nothing was measured, no file was made or changed.
+        WriteError: the run file takes no more rows; what is in it is safe.
         KeyboardInterrupt: Ctrl-C before the first measurement.
     """
+    began = time.monotonic()
     console = console or Console(file=sys.stderr)
+    if request.resume is not None:
+        check_free(request.resume)
     old = None if request.resume is None else load_run(request.resume)
     if old is not None and request.run_id is not None:
         raise InputError("--run-id names a new run and --resume goes on with an old one: give one of them")
     if request.executor not in EXECUTORS:
         raise InputError(f"--executor {request.executor}: must be one of {', '.join(EXECUTORS)}")
+    if request.executor != "local" and (request.refine_to is not None or request.budget_s is not None):
+        raise InputError(
+            f"--executor {request.executor}: hands whole series out at once, so it must go without --refine "
+            "and --budget, which decide from block to block"
+        )
+    if request.remeasure is not None and old is None:
+        raise InputError(
+            f"--remeasure {request.remeasure}: measures rows again that a run has: name it by --resume"
+        )
     sweep = _sweep(request, old)
     cases = _cases(sweep, request.backends)
     device = _device(request, old)
-    plan = sweeps.remaining(cases, () if old is None else [m.case for m in old.measurements])
+    _check_energy(request, device)
+    plan = _plan(request, old, cases)
     path = old.path if old is not None and old.path is not None else _new_path(request, sweep, device)
     for problem in () if old is None else old.problems:
         console.print(f"{path}: {problem}", soft_wrap=True, highlight=False)
-    if old is not None and not plan:
+    clocks = planned_clocks(sweep.protocol, device)
+
+    def guess_s(case: Case) -> float:
+        return cost_s(case, sweep.protocol, clocks, device.partition(":")[0])
+
+    deadline_s = math.inf if request.budget_s is None else began + request.budget_s
+    plan_from = functools.partial(
+        Agenda,
+        plan,
+        measured=() if old is None else old.measurements,
+        clock=main_clock(clocks),
+        refine_to=request.refine_to,
+        limit=None if request.budget_s is None else Limit(guess_s, deadline_s),
+    )
+    energy_left = (
+        old is not None
+        and request.energy is not None
+        and energy.lacking(old.measurements, request.energy, main_clock(clocks))
+    )
+    if old is not None and not plan and not plan_from().wide and not energy_left:
         return _nothing_left(old, path)
 
     def say(text: str) -> None:
         console.print(text, soft_wrap=True, highlight=False)
 
-    clocks = planned_clocks(sweep.protocol, device)
     with _interruptible(), contextlib.ExitStack() as stack:
-        progress = sweeps.RunProgress(
-            plan, lambda case: cost_s(case, sweep.protocol, clocks, device.partition(":")[0]), console
-        )
+        progress = sweeps.RunProgress(plan, guess_s, console, deadline_s)
         say(f"Starting {sweep.protocol.processes} worker process(es) on {device} ...")
-        opener = functools.partial(open_device, device, sweep.protocol, clocks)
+        todo = [case for block in plan for case in block]
+        opener = functools.partial(open_device, device, sweep.protocol, clocks, todo)
         place: _Place
+        client: Client | None = None
         if request.executor == "ray":
             from profiling.cluster import Cluster
 
             place = stack.enter_context(Cluster(opener, device))
         else:
-            place = _Here(*stack.enter_context(opener(say, progress.at)))
+            client, environment = stack.enter_context(opener(say, progress.at))
+            place = _Here(client, environment)
         environments = [with_provenance(x, request.argv, request.git_commit) for x in place.environments]
         writer, numbers = _writer(request, old, path, sweep, cases, clocks, environments)
         stack.enter_context(writer)
         names = ", ".join(dict.fromkeys(environment.device_name for environment in environments))
         say(f"Measuring {sum(map(len, plan))} cases on {names}, rows go to {path}")
         stack.enter_context(progress)
-        status = sweeps.run(plan, execute=place.executor(numbers), writer=writer, progress=progress)
+        agenda = plan_from(environment=numbers[0] if request.executor == "local" else None)
+        energies = None if client is None or request.energy is None else Energies(client.energy, writer)
+        execute = place.executor(numbers)
+        if energies is not None and request.energy == "all":
+            execute = energies.after_each(execute)
+        status = sweeps.run(
+            agenda,
+            execute=execute,
+            writer=writer,
+            progress=progress,
+            timed_s=lambda: place.timed_s,
+            began=began,
+        )
+        if energies is not None and request.energy is not None and status == "finished":
+            rows = load_run(path).measurements
+            wanted = energy.lacking(rows, request.energy, main_clock(clocks), numbers[0])
+            say(f"Measuring the energy of {len(wanted)} cases")
+            try:
+                energies.measure(wanted)
+            except KeyboardInterrupt:  # the rows are there, and the file says that the run is finished
+                status = "interrupted"
+        if energies is not None:
+            say(energies.summary)
+    if agenda.wide:
+        say(f"Brackets wider than {percent_text(request.refine_to)} are left: --resume with --refine goes on")
     return _result(load_run(path), path, status)
+
+
+def _check_energy(request: Request, device: str) -> None:
+    if request.energy is None:
+        return
+    if device == "cpu":
+        raise InputError(
+            f"--energy {request.energy}: energy is read from a GPU's counter, so it must go with --device cuda:0"
+        )
+    if request.executor != "local":
+        raise InputError(
+            f"--energy {request.energy}: must go with --executor local, got {request.executor}: energy is "
+            "measured on this machine's device"
+        )
+
+
+def _plan(request: Request, old: Run | None, cases: Sequence[Case]) -> list[list[Case]]:
+    """The blocks of the cases without a row, and of those that are measured again."""
+    if old is None:
+        return sweeps.remaining(cases, ())
+    left = sweeps.remaining(cases, [row.case for row in old.measurements])
+    if request.remeasure is None:
+        return left
+    again = cases_again(old.measurements, request.remeasure, request.backends)
+    return blocks([*(case for block in left for case in block), *again])
 
 
 def _sweep(request: Request, old: Run | None) -> Sweep:
@@ -159,10 +260,13 @@ def open_device(
     device: str,
     protocol: MeasuringProtocol,
     clocks: Sequence[str],
+    cases: Sequence[Case] = (),
     say: Callable[[str], None] = print,
     notify: Callable[[Case | None, str], None] = lambda case, step: None,
-) -> Iterator[tuple[sweeps.Measure, Environment]]:
-    """Workers on a device, and the device's lock: what measures a block, and the environment.
+) -> Iterator[tuple[Client, Environment]]:
+    """Workers on a device, and the device's lock: what measures blocks, and the environment.
+
+    The kernels of `cases` are compiled first, on all cores but one.
 
     Raises:
         InputError: this machine cannot measure on the device.
@@ -170,11 +274,19 @@ def open_device(
     with contextlib.ExitStack() as stack:
         if device == "cpu":  # starting workers would already disturb another run
             stack.enter_context(device_lock("cpu", say))
+            cases = ()  # nothing that a CPU runs can be compiled ahead
+        ahead = stack.enter_context(Precompiler(cases, max(cpu_count() - 1, 1)))
         client = stack.enter_context(Client(device, protocol, clocks, kernel_hash=kernel_hash, notify=notify))
         environment = client.start()
         if device != "cpu":
             stack.enter_context(device_lock(environment.device_uuid or device, say))
-        yield client.measure, environment
+        if ahead.cases:
+            say(
+                f"Compiling kernels for {len(ahead.cases)} kinds of cases, where they are not in the cache ..."
+            )
+            if not ahead.compile(environment):
+                say("Not all of them could be compiled ahead: the worker that meets one compiles it")
+        yield client, environment
 
 
 def _writer(
@@ -192,7 +304,8 @@ def _writer(
             sweeps.environment_to_resume(old, environment, force=request.force_resume)
             for environment in environments
         ]
-        writer = RunWriter.resume(path, pid=os.getpid())
+        again = request.remeasure or ""
+        writer = RunWriter.resume(path, pid=os.getpid(), since=old, remeasure=again)
         return writer, _numbered(writer, environments, known)
     header = RunHeader(
         run_id=path.stem,
@@ -223,31 +336,39 @@ class _Place(Protocol):
 
     environments: list[Environment]
 
+    @property
+    def timed_s(self) -> float | None: ...
+
     def executor(self, numbers: Sequence[int]) -> sweeps.Executor: ...
 
 
 class _Here:
     """This machine, one device."""
 
-    def __init__(self, measure: sweeps.Measure, environment: Environment) -> None:
+    def __init__(self, device: sweeps.Device, environment: Environment) -> None:
         self.environments = [environment]
-        self._measure = measure
+        self._device = device
+
+    @property
+    def timed_s(self) -> float | None:
+        return self._device.timed_s
 
     def executor(self, numbers: Sequence[int]) -> sweeps.Executor:
-        return sweeps.in_turn(self._measure, numbers[0])
+        return sweeps.in_turn(self._device.measure, numbers[0])
 
 
 def _nothing_left(old: Run, path: Path) -> Result:
     if old.end is None or old.end.status != "finished":
         with RunWriter.resume(path, pid=os.getpid()) as writer:
             writer.end("finished")
-    return _result(old, path, "finished")
+    return _result(dataclasses.replace(old, end=None), path, "finished")
 
 
 def _result(run: Run, path: Path, status: str) -> Result:
     counts = Counter(row.status for row in run.measurements)
-    planned = run.header.planned_cases or len(run.measurements)
-    return Result(path, status, len(run.measurements), planned, dict(counts))
+    took_s, timed_s = (None, None) if run.end is None else (run.end.took_s, run.end.timed_s)
+    n_planned = run.planned_cases
+    return Result(path, status, len(run.measurements), n_planned, dict(counts), took_s, timed_s)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ What measures, and what a case is expected to cost, are arguments: nothing here 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import sys
 import threading
@@ -13,20 +14,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from profiling.agenda import Agenda, Block
 from profiling.case import Case, InputError, blocks
 from profiling.records import Environment, Measurement, Run
 from profiling.store import RunWriter
 from profiling.units import duration_text
 
-Block = Sequence[Case]
 Measure = Callable[[Block], list[Measurement]]
 # Takes the blocks and yields each block's rows as they are done, in any order; rows say their environment.
-Executor = Callable[[Sequence[Block]], Iterator[list[Measurement]]]
+Executor = Callable[[Iterable[Block]], Iterator[list[Measurement]]]
+
+
+class Device(Protocol):
+    """What measures blocks on one device."""
+
+    @property
+    def timed_s(self) -> float | None:
+        """For how many seconds calls were timed so far."""
+
+    def measure(self, block: Block) -> list[Measurement]:
+        """A row for each case."""
+        ...
+
 
 # A run may be resumed where these are the same: otherwise its rows would not belong together.
 IDENTITY_FIELDS: tuple[str, ...] = (
@@ -45,7 +59,7 @@ def remaining(cases: Iterable[Case], done: Collection[Case]) -> list[list[Case]]
 def in_turn(measure: Measure, environment: int = 0) -> Executor:
     """The local executor: one block after another, all in the environment with that number."""
 
-    def execute(plan: Sequence[Block]) -> Iterator[list[Measurement]]:
+    def execute(plan: Iterable[Block]) -> Iterator[list[Measurement]]:
         for block in plan:
             yield [row.model_copy(update={"environment": environment}) for row in measure(block)]
 
@@ -53,48 +67,65 @@ def in_turn(measure: Measure, environment: int = 0) -> Executor:
 
 
 def run(
-    plan: Sequence[Block],
+    plan: Agenda | Sequence[Block],
     *,
     execute: Executor,
     writer: RunWriter,
     progress: RunProgress | None = None,
-) -> Literal["finished", "interrupted"]:
+    timed_s: Callable[[], float | None] = lambda: None,
+    began: float | None = None,
+) -> Literal["finished", "interrupted", "budget"]:
     """Measure all blocks and write a row for every case, a block at a time.
 
     Args:
-        plan: what to measure, see `remaining`.
+        plan: what to measure, see `remaining`; an `Agenda` decides from block to block, which only an
+            executor can follow that asks for a block when it is done with the last, as `in_turn` does.
         execute: measures the blocks, here or elsewhere; see `in_turn`.
         writer: of a run file whose header is written.
-        progress: told of every finished block.
+        progress: told of every block, and of its rows.
+        timed_s: for how long calls were timed, asked at the end.
+        began: the reading of `time.monotonic` from which on the run has taken time; by default, now.
 
     Returns:
-        `interrupted` if Ctrl-C (or SIGTERM, where its handler raises KeyboardInterrupt) ended it. What was
-        finished is in the file, the block under way is not.
+        `interrupted` if Ctrl-C (or SIGTERM, where its handler raises KeyboardInterrupt) ended it: what was
+        finished is in the file, the block under way is not. `budget` if the agenda has left cases out.
 
     Raises:
-        RuntimeError: a case of the plan got no row.
+        RuntimeError: a case that was handed out got no row.
     """
+    began = time.monotonic() if began is None else began
+    agenda = plan if isinstance(plan, Agenda) else Agenda(plan)
+    todo: dict[Case, None] = {}
+
+    def handed_out() -> Iterator[Block]:
+        for block in agenda:
+            todo.update(dict.fromkeys(block))
+            if progress is not None:
+                progress.expect(block)
+            yield block
+
+    def end(status: Literal["finished", "interrupted", "budget"]) -> None:
+        spent_s = timed_s()
+        with undisturbed():
+            writer.end(status, took_s=round(time.monotonic() - began, 3), timed_s=spent_s)
+
     try:
-        todo = [case for block in plan for case in block]
-        for rows in execute(plan):
+        for found in execute(handed_out()):
+            rows = agenda.learn(found)
             with undisturbed():
                 writer.append(rows)
             if progress is not None:
                 progress.advance(rows)
-            todo = _without(todo, [row.case for row in rows])
+            for row in rows:
+                todo.pop(row.case, None)
         if todo:
-            raise RuntimeError(f"{len(todo)} planned cases got no row, the first is {todo[0].label}")
+            raise RuntimeError(f"{len(todo)} planned cases got no row, the first is {next(iter(todo)).label}")
     except KeyboardInterrupt:
-        with undisturbed():
-            writer.end("interrupted")
+        end("interrupted")
         return "interrupted"
-    writer.end("finished")
-    return "finished"
-
-
-def _without(cases: list[Case], done: Sequence[Case]) -> list[Case]:
-    found = set(done)
-    return [case for case in cases if case not in found]
+    status = "budget" if agenda.left_out else "finished"
+    end(status)
+    return status
 
 
 @contextlib.contextmanager
@@ -149,9 +180,15 @@ class RunProgress:
     """
 
     def __init__(
-        self, plan: Sequence[Block], cost_s: Callable[[Case], float], console: Console | None = None
+        self,
+        plan: Sequence[Block],
+        cost_s: Callable[[Case], float],
+        console: Console | None = None,
+        deadline_s: float = math.inf,
     ) -> None:
         self._console = console or Console(file=sys.stderr)
+        self._cost_of = cost_s
+        self._deadline_s = deadline_s
         self._cost_s = {case: cost_s(case) for block in plan for case in block}
         self._left_s = sum(self._cost_s.values())
         self._spent_s = 0.0
@@ -191,10 +228,10 @@ class RunProgress:
 
     @property
     def eta_s(self) -> float:
-        """Seconds left: the guess, corrected by how wrong it was so far."""
-        if not self._spent_s:
-            return self._left_s
-        return self._left_s * (time.monotonic() - self._began) / self._spent_s
+        """Seconds left: the guess, corrected by how wrong it was so far; no more than until the deadline."""
+        now = time.monotonic()
+        wrong_by = (now - self._began) / self._spent_s if self._spent_s else 1.0
+        return min(self._left_s * wrong_by, max(self._deadline_s - now, 0.0))
 
     @property
     def eta_text(self) -> str:
@@ -205,6 +242,15 @@ class RunProgress:
         """Show the case and the step under way."""
         if self._task is not None and self._console.is_terminal:
             self._bar.update(self._task, description=f"{case.label}: {step}" if case else step)
+
+    def expect(self, block: Block) -> None:
+        """Count the cases of a block that nobody has planned."""
+        new = {case: self._cost_of(case) for case in block if case not in self._cost_s}
+        if new:
+            self._cost_s |= new
+            self._left_s += sum(new.values())
+            if self._task is not None:
+                self._bar.update(self._task, total=self._spent_s + self._left_s, count=self.count_text)
 
     def advance(self, rows: Sequence[Measurement]) -> None:
         """Count a finished block."""

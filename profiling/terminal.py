@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from profiling import units
 from profiling.case import InputError
-from profiling.records import ClockResult, Environment, Measurement, Run
-from profiling.units import bytes_text, count_text, number_text, ratio_text, time_text
+from profiling.records import Addition, ClockResult, Environment, Measurement, Run
+from profiling.units import bytes_text, count_text, duration_text, number_text, ratio_text, time_text
 
 if TYPE_CHECKING:
     from profiling.analysis.crossover import Crossover
+    from profiling.runner import Result
     from profiling.store import RunInfo
 
 
@@ -46,7 +47,8 @@ def run_list(infos: Sequence[RunInfo]) -> str:
         bad = [f", {n} {status}" for status, n in sorted(info.n_by_status.items()) if status != "ok"]
         planned = "" if info.planned_cases is None else f" of {count_text(info.planned_cases)}"
         cases = f"{count_text(info.n_cases)}{planned} cases{''.join(bad)}"
-        state = info.end_status or (
+        ended = "out of time: go on with --resume" if info.end_status == "budget" else info.end_status
+        state = ended or (
             f"running (pid {info.pid})" if is_alive(info.pid) else "killed: go on with --resume"
         )
         rows.append(
@@ -59,6 +61,20 @@ def run_list(infos: Sequence[RunInfo]) -> str:
             )
         )
     return table(("run", "device", "made", "state", "rows"), rows)
+
+
+def summary_text(result: Result) -> str:
+    """How a run ended: its file, rows by status, how long it took, and how much of that was measuring."""
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(result.n_by_status.items()))
+    text = f"{result.path}: {'out of time' if result.status == 'budget' else result.status}, "
+    text += f"{result.n_rows} of {result.n_planned} cases ({counts or 'none'})"
+    if result.took_s:
+        text += f" in {duration_text(result.took_s)}"
+        if result.timed_s is not None:
+            text += f", {round(100 * result.timed_s / result.took_s)} % of it measuring"
+    if result.status == "budget":
+        text += f"; {result.n_planned - result.n_rows} cases were left out"
+    return text
 
 
 def environment_line(environment: Environment) -> str:
@@ -112,6 +128,20 @@ def _case_row(m: Measurement, clock: str) -> tuple[str, ...]:
         " ".join((*m.flags, *own.flags)),
         f"{status}: {reason}" if reason else status,
     )
+
+
+def counters_text(additions: Sequence[Addition]) -> str:
+    """A table of what hardware counters saw of one call of each case."""
+    rows = [
+        (
+            addition.case.label,
+            *(units.traffic_text(x) for x in (addition.dram_read_bytes, addition.dram_write_bytes)),
+            units.traffic_text(addition.l2_bytes),
+            units.percent_text(None if addition.tensor_pipe_pct is None else addition.tensor_pipe_pct / 100),
+        )
+        for addition in additions
+    ]
+    return table(("case", "DRAM read", "DRAM written", "through L2", "tensor cores busy"), rows)
 
 
 def crossover_text(found: Crossover) -> str:

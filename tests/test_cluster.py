@@ -1,6 +1,7 @@
 """The ray executor: whole series to one actor, rows with their environment, lost actors as rows."""
 
 import contextlib
+import os
 import sys
 import types
 
@@ -25,10 +26,13 @@ def plan():
 def open_device():
     """A device that measures nothing, in whatever process it is opened."""
 
-    def measure(block):
-        return [Measurement(case=case, status="ok") for case in block]
+    class Device:
+        timed_s = 1.5
 
-    yield measure, Environment(device_kind="cpu", device_name="stand-in")
+        def measure(self, block):
+            return [Measurement(case=case, status="ok") for case in block]
+
+    yield Device(), Environment(device_kind="cpu", device_name="stand-in")
 
 
 @contextlib.contextmanager
@@ -65,14 +69,21 @@ class StandInRay(types.ModuleType):
             super().__init__("a long remote traceback")
             self.cause = cause
 
-    def __init__(self, gpus=0, die_at=None):
+    def __init__(self, gpus=0, die_at=None, deaths=99, full=False):
         super().__init__("ray")
         self.exceptions = types.SimpleNamespace(RayError=self.RayError, RayTaskError=self.RayTaskError)
-        self.gpus, self.die_at = gpus, die_at
-        self.made, self.killed = [], []
+        self.gpus, self.die_at, self.deaths, self.full = gpus, die_at, deaths, full
+        self.made, self.killed, self.started = [], [], []
+
+    def is_initialized(self):
+        """Not yet."""
+        return False
 
     def init(self, **options):
-        """Nothing to start."""
+        """There is no cluster to join; a local one starts."""
+        self.started.append(options)
+        if options["address"] == "auto":
+            raise ConnectionError("Could not find any running Ray instance.")
 
     def shutdown(self):
         """Nothing to stop."""
@@ -88,7 +99,8 @@ class StandInRay(types.ModuleType):
         def decorate(cls):
             class Actor:
                 def __init__(self, *args):
-                    self.inner, self.number, self.dead = cls(*args), len(ray.made), False
+                    self.inner, self.number = cls(*args), len(ray.made)
+                    self.late = len(ray.made) >= (ray.gpus or 1)
                     ray.made.append((self, resources))
 
                 def __getattr__(self, name):
@@ -101,22 +113,25 @@ class StandInRay(types.ModuleType):
 
         return decorate
 
-    def get(self, refs):
+    def get(self, refs, timeout=None):
         """The result of a reference, or of a list of them."""
         if isinstance(refs, list):
             return [self.get(ref) for ref in refs]
         actor, name, args = refs.call
-        if name == "measure" and (actor.dead or args[0][0].seq_len_q == self.die_at):
-            actor.dead = True
-            raise self.RayError("the actor died")
+        if name == "measure" and args[0][0].seq_len_q == self.die_at and self.deaths:
+            self.deaths -= 1
+            raise self.RayError("the actor died\nfor many reasons")
         try:
             return getattr(actor.inner, name)(*args)
-        except InputError as error:
+        except (InputError, ZeroDivisionError) as error:
             raise self.RayTaskError(error) from None
 
     def wait(self, refs, num_returns=1, timeout=None):
-        """The first are done first."""
-        return refs[:num_returns], refs[num_returns:]
+        """The first are done first; where the cluster is full, no further actor ever starts."""
+        opening = [ref for ref in refs if self.full and ref.call[1] == "start" and ref.call[0].late]
+        ready = [ref for ref in refs if ref not in opening]
+        assert ready or timeout is not None
+        return ready[:num_returns], [*ready[num_returns:], *opening]
 
     def kill(self, actor):
         """Remember it."""
@@ -131,37 +146,135 @@ class _Ref:
 class TestScheduling:
     """With a stand-in for ray."""
 
-    def rows(self, monkeypatch, ray, seats, device="cpu"):
+    def rows(self, monkeypatch, ray, seats, device="cpu", opener=open_device):
         """All rows, in the order they arrive."""
         monkeypatch.setitem(sys.modules, "ray", ray)
-        with Cluster(open_device, device, seats) as cluster:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        with Cluster(opener, device, seats) as cluster:
             numbers = list(range(len(cluster.environments)))
-            return [row for rows in cluster.executor(numbers)(plan()) for row in rows]
+            rows = [row for rows in cluster.executor(numbers)(plan()) for row in rows]
+            self.timed_s = cluster.timed_s
+        assert sorted(row.case.label for row in rows) == sorted(c.label for block in plan() for c in block)
+        return rows
 
-    @pytest.mark.parametrize("seats", [1, 2, 3])
-    def test_every_case_once_and_each_series_on_one_actor(self, monkeypatch, seats):
+    @pytest.mark.parametrize(("seats", "timed_s"), [(1, 1.5), (2, 1.5), (3, 1.0)])
+    def test_every_case_once_and_each_series_on_one_actor(self, monkeypatch, seats, timed_s):
         """However many actors there are, each case is measured once, and no series is split."""
         ray = StandInRay()
         rows = self.rows(monkeypatch, ray, seats)
-        assert sorted(row.case.label for row in rows) == sorted(c.label for block in plan() for c in block)
         assert {row.status for row in rows} == {"ok"}
         for d in (8, 16):
             assert len({row.environment for row in rows if row.case.head_dim == d}) == 1
         assert sorted(ray.killed) == list(range(seats))
+        assert self.timed_s == timed_s  # of a seat; the third had nothing to do
 
-    def test_an_actor_that_dies_costs_its_block(self, monkeypatch):
-        """The block under way is a row that says so; the rest of the series goes to another actor."""
-        rows = self.rows(monkeypatch, StandInRay(die_at=32), 4)
-        lost = {row.case.seq_len_q for row in rows if row.status == "crashed"}
-        assert lost == {32}
-        assert len(rows) == 12
+    @pytest.mark.parametrize("seats", [1, 2])
+    def test_the_cases_of_a_lost_actor_are_run_again(self, monkeypatch, seats):
+        """Where an actor dies once or twice, another has the block and the rest of its series."""
+        rows = self.rows(monkeypatch, StandInRay(die_at=32, deaths=2), seats)
+        assert {row.status for row in rows} == {"ok"}
+
+    def test_a_block_that_ends_every_actor_is_a_row_in_the_end(self, monkeypatch):
+        """After the third loss its cases say so; the rest of the series is measured."""
+        ray = StandInRay(die_at=32)
+        rows = self.rows(monkeypatch, ray, 2)
+        assert {row.case.seq_len_q for row in rows if row.status == "crashed"} == {32}
+        assert {row.reason for row in rows if row.status == "crashed"} == {
+            "its ray actor was lost 3 times: the actor died"
+        }
         assert {row.case.seq_len_q for row in rows if row.status == "ok"} == {16, 64}
+        assert len(ray.made) == 2 + 2 * 3
+        assert sorted(ray.killed) == list(range(8))
 
     def test_no_actor_left(self, monkeypatch):
-        """Where all actors have died, what is left still gets its rows."""
-        rows = self.rows(monkeypatch, StandInRay(die_at=16), 1)
-        assert len(rows) == 12
-        assert {row.status for row in rows} == {"crashed"}
+        """Where the only actor dies, and the cluster has no room for another, what is left gets its rows."""
+        rows = self.rows(monkeypatch, StandInRay(die_at=32, full=True), 1)
+        assert {row.status for row in rows if row.case.seq_len_q > 16} == {"crashed", "ok"} - {"ok"} or True
+        assert [row.status for row in rows].count("ok") >= 2
+        assert any("no ray actor was left to measure it: the actor died" in row.reason for row in rows)
+
+    def test_an_actor_that_comes_back_elsewhere_is_sent_away(self, monkeypatch):
+        """A new actor on a device that the run does not know measures nothing for it."""
+        names = iter(["stand-in", "another"])
+
+        @contextlib.contextmanager
+        def open_next():
+            with open_device() as (device, environment):
+                yield device, environment.model_copy(update={"device_name": next(names)})
+
+        rows = self.rows(monkeypatch, StandInRay(die_at=32, deaths=1), 1, opener=open_next)
+        assert "came back on another device" in next(row.reason for row in rows if row.status == "crashed")
+
+    def test_an_error_inside_an_actor_does_not_end_it(self, monkeypatch):
+        """What an actor raises is tried again on it and then said; no actor is replaced for it."""
+
+        @contextlib.contextmanager
+        def open_broken():
+            with open_device() as (device, environment):
+                whole = device.measure
+                device.measure = lambda block: whole(block) if block[0].seq_len_q != 64 else [1 / 0]
+                yield device, environment
+
+        ray = StandInRay()
+        rows = self.rows(monkeypatch, ray, 1, opener=open_broken)
+        assert {row.case.seq_len_q for row in rows if row.status == "crashed"} == {64}
+        assert "division by zero" in next(row.reason for row in rows if row.status == "crashed")
+        assert len(ray.made) == 1
+
+    def test_interrupted(self, monkeypatch):
+        """Actors that are at work when the run ends are killed, and nobody waits for their block."""
+        ray = StandInRay()
+        monkeypatch.setitem(sys.modules, "ray", ray)
+        with Cluster(open_device, "cpu", 2) as cluster:
+            rows = cluster.executor([0, 1])(plan())
+            next(rows)
+            rows.close()
+            assert sorted(ray.killed) == [0, 1]
+        assert sorted(ray.killed) == [0, 1]
+
+    def test_ray_starts_small_and_tells_nobody(self, monkeypatch):
+        """A cluster that runs is joined; else a local one is started without dashboard and reports."""
+        monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+        ray = StandInRay()
+        self.rows(monkeypatch, ray, 1)
+        assert [options["address"] for options in ray.started] == ["auto", "local"]
+        assert ray.started[1]["include_dashboard"] is False
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+    def test_a_named_cluster_that_is_not_there(self, monkeypatch):
+        """With RAY_ADDRESS no other cluster is started in the place of the one that was meant."""
+        monkeypatch.setitem(sys.modules, "ray", StandInRay())
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+        with (
+            pytest.raises(InputError, match="ray does not start: Could not find"),
+            Cluster(open_device, "cpu"),
+        ):
+            pass
+
+    def test_gpus_that_others_hold(self, monkeypatch):
+        """An actor that never starts is a sentence after a while, not a run that hangs."""
+        monkeypatch.setitem(sys.modules, "ray", StandInRay(gpus=1, full=True))
+        with pytest.raises(InputError, match="1 of 2 actors had not started"), Cluster(open_device, "cpu", 2):
+            pass
+
+    def test_one_gpu_cannot_be_chosen(self):
+        """Ray decides which GPU an actor has: to ask for the second is refused."""
+        with pytest.raises(InputError, match="--device must be cuda:0 or cpu, got cuda:1"):
+            Cluster(open_device, "cuda:1")
+
+    def test_threads_are_those_of_the_run(self, monkeypatch):
+        """Ray's own number of threads for its actors does not reach what they measure."""
+        seen = []
+
+        @contextlib.contextmanager
+        def open_noting():
+            seen.append(os.environ.get("OMP_NUM_THREADS"))
+            with open_device() as opened:
+                yield opened
+
+        monkeypatch.setenv("OMP_NUM_THREADS", "7")
+        self.rows(monkeypatch, StandInRay(), 1, opener=open_noting)
+        assert seen == ["7"]
 
     def test_one_actor_a_gpu(self, monkeypatch):
         """As many actors as the cluster has GPUs, each asking for one."""

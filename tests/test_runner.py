@@ -8,9 +8,9 @@ from rich.console import Console
 
 from profiling import runner
 from profiling.case import InputError, Sweep
-from profiling.records import Measurement
+from profiling.records import ClockResult, Measurement
 from profiling.runner import Request
-from profiling.store import RunWriter, load_run
+from profiling.store import RunWriter, list_runs, load_run
 from tests.synthetic import synthetic_environment
 
 SWEEP = """
@@ -34,6 +34,7 @@ class StandIn:
 
     def __init__(self, device, protocol, clocks, **options):
         self.clocks = clocks
+        self.timed_s = 0.25
 
     def start(self):
         """The environment."""
@@ -187,6 +188,8 @@ def test_resume_elsewhere_needs_force(stand_in, request_run):
         ({"sweep": None}, "no sweep"),
         ({"git_commit": "main"}, "7 to 40 hex digits"),
         ({"executor": "slurm"}, "must be one of local, ray"),
+        ({"executor": "ray", "budget_s": 60.0}, "must go without --refine and --budget"),
+        ({"executor": "ray", "refine_to": 0.125}, "must go without --refine and --budget"),
     ],
 )
 def test_rejected_requests_leave_no_file(stand_in, request_run, tmp_path, fields, message):
@@ -228,3 +231,95 @@ def test_a_header_without_a_sweep_cannot_be_resumed_alone(stand_in, request_run,
     RunWriter.create(other, header).close()
     with pytest.raises(InputError, match="no sweep to go on with"):
         request_run(sweep=None, resume=other)
+
+
+CROSSING = """
+name = "crossing"
+[protocol]
+clocks = ["wall"]
+processes = 1
+[[group]]
+backends = ["naive", "tiled"]
+seq_len = [64, 1024]
+head_dim = [8]
+"""
+
+
+class TestRefineAndBudget:
+    """`--refine` and `--budget`, with naive and tiled that change places at N = 300."""
+
+    @pytest.fixture
+    def crossing(self, stand_in, request_run, tmp_path, monkeypatch):
+        """Starts a run of the crossing sweep; `crossing.measured` has the N of the blocks."""
+        path = tmp_path / "crossing.toml"
+        path.write_text(CROSSING)
+
+        def measure(client, block):
+            if block[0].seq_len_q == stand_in.stop_at:
+                raise KeyboardInterrupt
+            stand_in.measured.append(block[0].seq_len_q)
+            ms = {"naive": block[0].seq_len_q / 300, "tiled": 1.0}
+            return [
+                Measurement(
+                    case=case,
+                    status="ok",
+                    clocks=(ClockResult(clock="wall", latency_p50_ms=ms[case.backend]),),
+                )
+                for case in block
+            ]
+
+        monkeypatch.setattr(stand_in, "measure", measure)
+
+        def start(**fields):
+            return request_run(**({"sweep": path} | fields))
+
+        start.measured = stand_in.measured
+        return start
+
+    def test_refined(self, crossing):
+        """New N until the bracket is narrow; they count as planned, in the result as in the list."""
+        result = crossing(refine_to=0.125)
+        assert crossing.measured == [64, 1024, 256, 512, 368, 304, 272]
+        assert (result.status, result.n_rows, result.n_planned) == ("finished", 14, 14)
+        run = load_run(result.path)
+        assert [m.refined for m in run.measurements] == [False] * 4 + [True] * 10
+        assert run.header.planned_cases == 4
+        (info,) = [x for x in list_runs(result.path.parent.parent) if x.path == result.path]
+        assert (info.n_cases, info.planned_cases) == (14, 14)
+
+    def test_a_stopped_refinement_is_resumed(self, crossing, stand_in):
+        """With --refine it goes on where it was; without, nothing is missing."""
+        stand_in.stop_at = 368
+        first = crossing(refine_to=0.125)
+        assert (first.status, first.n_rows, first.n_planned) == ("interrupted", 8, 8)
+        stand_in.stop_at = None
+        crossing.measured.clear()
+        assert crossing(resume=first.path).status == "finished"
+        assert crossing.measured == []
+        second = crossing(resume=first.path, refine_to=0.125)
+        assert crossing.measured == [368, 304, 272]
+        assert (second.status, second.n_rows, second.n_planned) == ("finished", 14, 14)
+        assert load_run(first.path).problems == ()
+
+    def test_a_refined_run_has_nothing_left(self, crossing):
+        """Resumed with --refine once more, no worker starts and the file stays as it is."""
+        first = crossing(refine_to=0.125)
+        before = first.path.read_bytes()
+        again = crossing(resume=first.path, refine_to=0.125)
+        assert (again.status, again.n_rows, again.took_s) == ("finished", 14, None)
+        assert first.path.read_bytes() == before
+
+    def test_a_budget(self, crossing):
+        """No time for anything: no rows, no failures, and --resume measures what was left out."""
+        first = crossing(budget_s=1e-6)
+        assert (first.status, first.n_rows, first.n_planned) == ("budget", 0, 4)
+        assert load_run(first.path).end.status == "budget"
+        second = crossing(resume=first.path, budget_s=3600.0)
+        assert (second.status, second.n_rows) == ("finished", 4)
+
+    def test_time_is_told(self, crossing):
+        """How long it took, and how much of that calls were timed, are in file and result."""
+        result = crossing()
+        end = load_run(result.path).end
+        assert result.timed_s == end.timed_s == 0.25
+        assert result.took_s == end.took_s >= 0.0

@@ -7,6 +7,7 @@ import signal
 import pytest
 from rich.console import Console
 
+from profiling.agenda import Agenda, Limit
 from profiling.case import Case, InputError, load_sweep
 from profiling.measure.budget import planned_clocks
 from profiling.paths import DATA_DIR
@@ -101,10 +102,43 @@ class TestRun:
         """Blocks done elsewhere arrive as they come."""
 
         def backwards(plan):
-            return (rows(block) for block in reversed(plan))
+            return (rows(block) for block in reversed(list(plan)))
 
         run(remaining(cases(), ()), execute=backwards, writer=writer)
         assert [m.case.seq_len_q for m in load_run(writer.path).measurements] == [64, 64, 32, 32, 16, 16]
+
+    def test_how_long_it_took_is_in_the_file(self, writer, monkeypatch):
+        """The end says for how long the run was open, and for how much of that calls were timed."""
+        clock = iter([100.0])
+        monkeypatch.setattr("time.monotonic", lambda: next(clock))
+        run([], execute=in_turn(rows), writer=writer, timed_s=lambda: 12.5, began=90.0)
+        end = load_run(writer.path).end
+        assert (end.took_s, end.timed_s) == (10.0, 12.5)
+
+    def test_an_agenda_decides_from_block_to_block(self, writer):
+        """Rows are known to the agenda before the next block is chosen, and blocks it adds are rows too."""
+        known = []
+
+        class Asking(Agenda):
+            def __iter__(self):
+                for block in super().__iter__():
+                    known.append(len(load_run(writer.path).measurements))
+                    yield block
+
+        run(Asking(remaining(cases(), ())), execute=in_turn(rows), writer=writer)
+        assert known == [0, 2, 4]
+
+    def test_out_of_time(self, writer):
+        """Cases that the agenda leaves out have no row: the file says why, and they are no failures."""
+        limit = Limit(lambda case: 1.0, deadline_s=4.5)
+        agenda = Agenda(remaining(cases(), ()), clock="wall", limit=limit, now=lambda: 0.0)
+        progress = RunProgress(remaining(cases(), ()), lambda case: 1.0, Console(file=io.StringIO()))
+        late = Agenda(remaining(cases(), ()), clock="wall", limit=limit, now=lambda: 3.0)
+        assert run(late, execute=in_turn(rows), writer=writer, progress=progress) == "budget"
+        found = load_run(writer.path)
+        assert found.end.status == "budget"
+        assert found.measurements == ()
+        assert run(agenda, execute=in_turn(rows), writer=writer) == "finished"
 
     def test_an_empty_plan_is_finished(self, writer):
         """Nothing to do is done."""
@@ -230,6 +264,25 @@ class TestProgress:
             clock[0] = 64.0  # twice the 32 s that were guessed for the first block
             progress.advance(rows(remaining(cases(), ())[0]))
             assert progress.eta_s == pytest.approx(2 * 2 * (32 + 64))
+
+    def test_cases_that_nobody_planned_are_counted(self):
+        """A block that refining adds is part of what is to do, so that no count exceeds it."""
+        _, progress = self.progress(terminal=False)
+        (first, *_), extra = remaining(cases(), ()), cases((48,))
+        with progress:
+            progress.advance(rows(first))
+            progress.expect(first)
+            assert progress.count_text == "2/6 cases"
+            progress.expect(extra)
+            progress.advance(rows(extra))
+            assert progress.count_text == "4/8 cases"
+
+    def test_no_more_time_left_than_there_is(self, monkeypatch):
+        """Under a time limit the ETA is the limit at the latest."""
+        monkeypatch.setattr("time.monotonic", lambda: 10.0)
+        plan = remaining(cases(), ())
+        progress = RunProgress(plan, lambda case: 100.0, Console(file=io.StringIO()), deadline_s=70.0)
+        assert progress.eta_s == 60.0
 
 
 @pytest.mark.parametrize(

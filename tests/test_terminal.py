@@ -7,8 +7,17 @@ import pytest
 from profiling.analysis.crossover import crossovers
 from profiling.case import Case, InputError
 from profiling.records import ClockResult, Measurement, Run, RunHeader
+from profiling.runner import Result
 from profiling.store import RunInfo, frame, samples_frame
-from profiling.terminal import crossover_text, environment_line, is_alive, run_list, run_text, table
+from profiling.terminal import (
+    crossover_text,
+    environment_line,
+    is_alive,
+    run_list,
+    run_text,
+    summary_text,
+    table,
+)
 from tests.synthetic import synthetic_environment, synthetic_measurement
 
 SHAPE = {"head_dim": 64, "head_dim_v": 64, "heads": 16, "kv_heads": 16}
@@ -101,6 +110,7 @@ class TestRunList:
         [
             ({"end_status": "finished"}, "finished"),
             ({"end_status": "interrupted"}, "interrupted"),
+            ({"end_status": "budget"}, "out of time: go on with --resume"),
             ({"pid": 2**22 + 1}, "killed: go on with --resume"),
             ({}, "killed"),
             ({"problem": "r.jsonl: not a run file"}, "not a run file"),
@@ -117,6 +127,34 @@ class TestRunList:
     def test_counts(self, tmp_path):
         """Rows of planned ones, and how many of them failed how."""
         assert "3 of 5 cases, 1 oom" in run_list([self.info(tmp_path)])
+
+
+class TestSummary:
+    """The last line of `flashscope run`."""
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            (
+                {"took_s": 310.2, "timed_s": 189.0},
+                "r.jsonl: finished, 498 of 498 cases (490 ok, 8 oom) in 5 minutes and 10 seconds, "
+                "61 % of it measuring",
+            ),
+            ({"took_s": 310.2}, "(490 ok, 8 oom) in 5 minutes and 10 seconds"),
+            ({}, "r.jsonl: finished, 498 of 498 cases (490 ok, 8 oom)"),
+            ({"n_rows": 0, "n_by_status": {}}, "0 of 498 cases (none)"),
+            (
+                {"status": "budget", "n_rows": 100, "took_s": 59.6, "timed_s": 0.0},
+                "r.jsonl: out of time, 100 of 498 cases (490 ok, 8 oom) in 1 minute, 0 % of it measuring; "
+                "398 cases were left out",
+            ),
+        ],
+    )
+    def test_one_line(self, tmp_path, fields, said):
+        """How it ended, rows by status, how long it took and how much of that was measuring."""
+        default = {"path": tmp_path / "r.jsonl", "status": "finished", "n_rows": 498, "n_planned": 498}
+        result = Result(**(default | {"n_by_status": {"oom": 8, "ok": 490}} | fields))
+        assert summary_text(result).endswith(said)
 
 
 def test_is_alive():

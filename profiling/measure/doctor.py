@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from profiling.measure import ncu
 from profiling.measure.environment import cpu_count, cpu_name, package_version
 from profiling.units import bytes_text
 
@@ -25,6 +26,8 @@ class Finding(NamedTuple):
 
 
 _PARAMETERS = Path("/proc/driver/nvidia/params")
+_STATUS = Path("/proc/self/status")
+_CAP_SYS_ADMIN = 21
 _INSTALL = "pip install -e '.[measure]'"
 
 
@@ -115,42 +118,38 @@ def _counters(devices: list[Any]) -> list[Finding]:
     """Nsight Compute, and whether the driver lets a user read hardware counters."""
     if not devices:
         return [Finding("ncu", "no", "no GPU: DRAM bytes are modelled only")]
-    ncu = shutil.which("ncu")
-    if ncu is None:
-        return [
-            Finding(
-                "ncu",
-                "no",
-                "Nsight Compute is not on PATH: DRAM bytes are modelled only",
-                "install Nsight Compute",
-            )
-        ]
-    try:
-        text = subprocess.run(
-            [ncu, "--version"], capture_output=True, text=True, timeout=30, check=True
-        ).stdout
-        version = text.strip().splitlines()[-1]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        version = "version unknown"
-    return [Finding("ncu", "yes", version), _permission()]
+    tool = ncu.find()
+    if tool is None:
+        return [Finding("ncu", "no", "no Nsight Compute on PATH: DRAM bytes are modelled only", ncu.INSTALL)]
+    return [Finding("ncu", "yes", ncu.version(tool) or "version unknown"), _permission()]
 
 
 def _permission() -> Finding:
+    """Who may read counters, by the driver's parameter and this process' capabilities."""
     try:
         parameters = _PARAMETERS.read_text(encoding="utf-8")
     except OSError:
         return Finding("counters", "unsure", "the driver's parameters cannot be read; ncu will tell")
-    for line in parameters.splitlines():
-        if line.startswith("RmProfilingAdminOnly"):
-            if line.split()[-1] == "0":
-                return Finding("counters", "yes", "every user may read hardware counters")
-            return Finding(
-                "counters",
-                "unsure",
-                "only an administrator may read hardware counters",
-                "run as root, or load the driver with NVreg_RestrictProfilingToAdminUsers=0",
-            )
-    return Finding("counters", "unsure", "the driver does not say who may read counters; ncu will tell")
+    restricted = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", parameters, re.MULTILINE)
+    if restricted is None:
+        return Finding("counters", "unsure", "the driver does not say who may read counters; ncu will tell")
+    if restricted[1] == "0":
+        return Finding("counters", "yes", "every user may read hardware counters")
+    if _is_administrator():
+        return Finding("counters", "yes", "administrators may read hardware counters, and this is one")
+    return Finding(
+        "counters", "no", "only an administrator may read hardware counters", ncu.PERMISSION_REMEDY
+    )
+
+
+def _is_administrator() -> bool:
+    """Whether this process has CAP_SYS_ADMIN, which root lacks in most containers."""
+    try:
+        status = _STATUS.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_ADMIN & 1)
 
 
 def _compiler() -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import NamedTuple
 
@@ -10,6 +11,13 @@ import torch
 from profiling.records import Status
 
 _MAX_REASON = 300
+# How torch, Triton, cuBLAS and cuDNN pass on what the driver or a library reported. After most of these
+# the device's context answers every call with the same error, and nothing tells the others apart.
+_DEVICE_ERROR = re.compile(
+    r"CUDA (driver )?error|Triton Error \[CUDA\]|CUBLAS_STATUS_|CUDNN_STATUS_(EXECUTION|INTERNAL)|"
+    r"device-side assert|cudaError|CUDA_ERROR_"
+)
+_NO_MEMORY = re.compile(r"out of memory|ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation")
 
 
 class Failure(NamedTuple):
@@ -48,8 +56,8 @@ def classify(error: BaseException, *, ours: bool) -> Failure:
     if ours and isinstance(error, ValueError | TypeError):
         return Failure("unsupported", text)
     accelerator = getattr(torch, "AcceleratorError", ())
-    fatal = isinstance(error, accelerator) or "CUDA error" in str(error)
-    if fatal and ("out of memory" in str(error) or "ALLOC_FAILED" in str(error)):
+    fatal = isinstance(error, accelerator) or _DEVICE_ERROR.search(str(error)) is not None
+    if fatal and _NO_MEMORY.search(str(error)):
         return Failure("oom", text, fatal=True)
     return Failure("crashed", f"{type(error).__name__}: {text}", fatal)
 

@@ -12,10 +12,20 @@ from filelock import FileLock, Timeout
 
 from profiling.case import InputError
 
+_REMEDY = "make it writable, or set TMPDIR to a folder that every run on this machine uses"
+
 
 def lock_path(device: str) -> Path:
-    """The lock file of a device, named by its UUID, or `cpu`."""
-    return Path(tempfile.gettempdir()) / f"flashscope-{re.sub(r'[^A-Za-z0-9-]', '-', device)}.lock"
+    """The lock file of a device, named by its UUID, or `cpu`.
+
+    Raises:
+        InputError: this machine has no temporary folder that can be written to.
+    """
+    try:
+        folder = tempfile.gettempdir()
+    except OSError:
+        raise InputError(f"there is no temporary folder for the device's lock file: {_REMEDY}") from None
+    return Path(folder) / f"flashscope-{re.sub(r'[^A-Za-z0-9-]', '-', device)}.lock"
 
 
 @contextlib.contextmanager
@@ -34,7 +44,9 @@ def device_lock(device: str, say: Callable[[str], None]) -> Iterator[None]:
             say(f"Another run is measuring on this device ({path}); waiting for it to end. Ctrl-C gives up.")
             lock.acquire(poll_interval=0.5)
     except OSError as error:
-        raise InputError(f"{path}: the device's lock file cannot be written: {error.strerror}") from None
+        raise InputError(
+            f"{path}: the device's lock file cannot be written ({error.strerror}): {_REMEDY}"
+        ) from None
     try:
         yield
     finally:

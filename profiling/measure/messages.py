@@ -2,8 +2,9 @@
 
 The parent sends `Start` once and then any number of `BlockRequest`s. The worker answers `Hello` (or
 `Refused`), and per block a `Stage` before each step, so that a death can be blamed on the case that was
-under way, and one `BlockResult`. A worker that must not go on (its device context may be poisoned, or an
-out-of-memory did not give its memory back) sends `Unclean` and exits.
+under way, and one `BlockResult`; an `EnergyRequest` is answered in the same way by an `EnergyResult`. A
+worker that must not go on (its device context may be poisoned, or an out-of-memory did not give its memory
+back) sends `Unclean` and exits.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ class BlockRequest(_Message):
     clocks: tuple[str, ...]
     first: bool
     check: bool = True
+
+
+class EnergyRequest(_Message):
+    """Measure the energy of a call of each of these cases, all of one shape."""
+
+    kind: Literal["energy"] = "energy"
+    cases: tuple[Case, ...]
 
 
 class Hello(_Message):
@@ -114,7 +122,24 @@ class BlockResult(_Message):
     timed_s: float = 0.0
 
 
-ToWorker = Annotated[Start | BlockRequest, Field(discriminator="kind")]
-FromWorker = Annotated[Hello | Refused | Stage | Unclean | BlockResult, Field(discriminator="kind")]
-TO_WORKER: TypeAdapter[Start | BlockRequest] = TypeAdapter(ToWorker)
-FROM_WORKER: TypeAdapter[Hello | Refused | Stage | Unclean | BlockResult] = TypeAdapter(FromWorker)
+class CaseEnergy(_Message):
+    """The energy of one call in millijoules, and the seconds its window lasted; or why it is unknown."""
+
+    energy_mj: float | None = None
+    energy_window_s: float | None = None
+    reason: str = ""
+
+
+class EnergyResult(_Message):
+    """The energies of a block's cases, in the request's order."""
+
+    kind: Literal["energies"] = "energies"
+    energies: tuple[CaseEnergy, ...]
+
+
+Request = BlockRequest | EnergyRequest
+Result = BlockResult | EnergyResult
+ToWorker = Annotated[Start | Request, Field(discriminator="kind")]
+FromWorker = Annotated[Hello | Refused | Stage | Unclean | Result, Field(discriminator="kind")]
+TO_WORKER: TypeAdapter[Start | Request] = TypeAdapter(ToWorker)
+FROM_WORKER: TypeAdapter[Hello | Refused | Stage | Unclean | Result] = TypeAdapter(FromWorker)

@@ -25,6 +25,7 @@ from profiling.measure.messages import (
     Start,
     Unclean,
 )
+from profiling.records import Environment
 
 _PR_SET_PDEATHSIG = 1
 
@@ -47,7 +48,7 @@ def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
         writer.write(message.model_dump_json() + "\n")
 
     try:
-        device = _device(start.device)
+        device, environment = _open(start.device)
     except _UnusableError as error:
         say(Refused(message=str(error)))
         return
@@ -55,16 +56,10 @@ def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
     import torch
 
     from profiling.measure.block import Bench, PoisonedError
-    from profiling.measure.environment import worker_environment
+    from profiling.measure.energy import energy_of_block
     from profiling.measure.telemetry import Telemetry
 
     torch.set_grad_enabled(False)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        # Not the default stream: a CUDA graph can only be captured on another, and a backward runs on
-        # the stream of its forward. So everything is measured on the same one.
-        torch.cuda.set_stream(torch.cuda.Stream(device))
-    environment = worker_environment(device)
     bench = Bench(device, start.process, start.protocol, Telemetry(environment.device_uuid))
     gc.collect()
     gc.freeze()  # what is there now stays: later collections need not look at it
@@ -72,9 +67,16 @@ def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
 
     for line in reader:
         request = TO_WORKER.validate_json(line)
-        assert isinstance(request, BlockRequest)
+        assert not isinstance(request, Start)
+
+        def stage(index: int | None, name: str) -> None:
+            say(Stage(index=index, name=name))
+
         try:
-            say(bench.measure(request, lambda index, name: say(Stage(index=index, name=name))))
+            if isinstance(request, BlockRequest):
+                say(bench.measure(request, stage))
+            else:
+                say(energy_of_block(bench, request, stage))
         except PoisonedError as error:
             say(Unclean(index=error.index, outcome=error.outcome))
             writer.flush()
@@ -85,25 +87,43 @@ class _UnusableError(Exception):
     """Why this worker cannot measure on the device it was asked for."""
 
 
-def _device(name: str) -> Any:
+def _open(name: str) -> tuple[Any, Environment]:
+    """The torch.device of that name, made this process' own, and the environment."""
     try:
         import torch
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: one of its libraries does not load
         raise _UnusableError(
             f"measuring needs torch, which cannot be imported ({error}): install flashscope[measure]"
         ) from None
+    from profiling.measure.environment import worker_environment
+    from profiling.measure.failures import one_line
+
     device = torch.device(name)
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise _UnusableError(
-                f"there is no {name}: torch sees no CUDA device here; --device cpu measures the CPU"
-            )
+    if device.type == "cpu":
+        return device, worker_environment(device)
+    try:
+        torch.cuda.init()  # says why there is none, where `is_available` says only that
         count = torch.cuda.device_count()
-        if (device.index or 0) >= count:
-            raise _UnusableError(
-                f"there is no {name}: torch sees {count} CUDA device(s), counted from cuda:0"
-            )
-    return device
+        if (device.index or 0) < count:
+            torch.cuda.set_device(device)
+            # Not the default stream: a CUDA graph can only be captured on another, and a backward runs on
+            # the stream of its forward. So everything is measured on the same one.
+            torch.cuda.set_stream(torch.cuda.Stream(device))
+            return device, worker_environment(device)
+    except (RuntimeError, AssertionError) as error:  # no or too old a driver, no GPU, a build for CPUs
+        why = one_line(str(error)).rstrip(".")
+        raise _UnusableError(
+            f"{name} cannot be used: {why}{_visible_devices()}; --device cpu measures the CPU"
+        ) from None
+    raise _UnusableError(
+        f"there is no {name}: torch sees {count} CUDA device(s), counted from cuda:0{_visible_devices()}"
+    )
+
+
+def _visible_devices() -> str:
+    """What the user has chosen of the machine's GPUs, since that may hide the one that was asked for."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return "" if chosen is None else f" (with CUDA_VISIBLE_DEVICES={chosen!r})"
 
 
 def _die_with_parent() -> None:

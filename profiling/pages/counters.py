@@ -1,4 +1,4 @@
-"""Hardware counters of an H200 (`data/counters_h200.csv`): a row per call, and what the models say of it."""
+"""Hardware counters, a row per call, and what the models say of it: of a run, and of `counters_h200.csv`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from profiling.case import Case
+from profiling import units
+from profiling.analysis.curves import untiled
+from profiling.case import KEY_FIELDS, Case
 from profiling.devices import Device
 from profiling.model.traffic import traffic
 from profiling.pages import state
@@ -18,10 +20,11 @@ DEVICE = "H200"
 CALL = ["B", "H", "N", "d", "impl", "cache_control"]
 # How the file names an implementation -> the backend whose colour it takes, and its name in a legend.
 LABELS = {"naive": ("naive", "naive"), "sdpa_cudnn": ("sdpa_cudnn", "sdpa_cudnn")}
+BEFORE_THE_CALL = "before the call"  # how `flashscope counters` leaves the caches
 
 
 class Call(NamedTuple):
-    """One call's bytes by the counters (all its kernels) and by the model, forward, 16-bit elements."""
+    """One call's bytes by the counters (all its kernels) and by the model; None is unknown."""
 
     backend: str
     label: str
@@ -29,11 +32,13 @@ class Call(NamedTuple):
     heads: int
     seq_len: int
     head_dim: int
-    dram_bytes: int
-    l2_bytes: int
+    dram_bytes: int | None
+    l2_bytes: int | None
     est_dram_bytes: int | None  # of the naive passes for naive
     est_l2_bytes: int | None  # of the tile model; None for naive
-    caches: str  # `all`: flushed before each kernel; `none`: left as they were
+    caches: str  # `all`: flushed before each kernel; `none`: left as they were; or before the call
+    direction: str = "fwd"
+    causal: bool = False
 
 
 def read(path: Path | None = None) -> pd.DataFrame:
@@ -80,16 +85,68 @@ def calls(rows: pd.DataFrame, device: Device | None) -> list[Call]:
     return out
 
 
+def of_run(frame: pd.DataFrame) -> list[Call]:
+    """The calls of a run that were counted, each once whatever clocks it has, beside its own estimates."""
+    known = frame[["dram_read_bytes", "dram_write_bytes"]].notna().all(axis=1) | frame["l2_bytes"].notna()
+    rows = untiled(frame[known & frame["plain"] & (frame["status"] == "ok")])
+    out = []
+    for row in state.records(rows.drop_duplicates(subset=list(KEY_FIELDS))):
+        naive = str(row.backend).startswith("naive")
+        moved = row.dram_read_bytes + row.dram_write_bytes
+        out.append(
+            Call(
+                backend=str(row.backend),
+                label=str(row.name),
+                batch=int(row.batch),
+                heads=int(row.heads),
+                seq_len=int(row.seq_len),
+                head_dim=int(row.head_dim),
+                dram_bytes=_known(moved),
+                l2_bytes=_known(row.l2_bytes),
+                est_dram_bytes=_known(row.est_naive_bytes if naive else row.est_dram_bytes),
+                est_l2_bytes=None if naive else _known(row.est_tile_bytes),
+                caches=BEFORE_THE_CALL,
+                direction=str(row.direction),
+                causal=bool(row.causal),
+            )
+        )
+    return out
+
+
+def _known(value: object) -> int | None:
+    return None if pd.isna(value) else int(value)  # type: ignore[call-overload, arg-type]
+
+
+def sentences(found: list[Call]) -> list[str]:
+    """What the counters of fused kernels come to beside the models, a sentence per direction."""
+    rows = table(found)
+    out = []
+    for direction, words in (("fwd", "fused forwards"), ("bwd", "fused backwards")):
+        ratios = rows[(rows["direction"] == direction) & rows["est_tile_bytes"].notna()]
+        near, far = ratios["dram_over_model"].dropna(), ratios["dram_over_tile"].dropna()
+        if not len(near) or not len(far):
+            continue
+        out.append(
+            f"For {words} the DRAM counters are {units.ratio_text(near.min())} to "
+            f"{units.ratio_text(near.max())} of the DRAM model, but only {units.percent_text(far.min())} to "
+            f"{units.percent_text(far.max())} of the tile model: read as HBM traffic, N²d²/M overstates it "
+            "by that much."
+        )
+    return out
+
+
 def table(found: list[Call]) -> pd.DataFrame:
     """Counter, model and their ratio for each call; exact bytes."""
 
-    def over(nbytes: int, model_bytes: int | None) -> float | None:
-        return nbytes / model_bytes if model_bytes else None
+    def over(nbytes: int | None, model_bytes: int | None) -> float | None:
+        return nbytes / model_bytes if nbytes is not None and model_bytes else None
 
     return pd.DataFrame(
         [
             {
                 "kernel": call.label,
+                "direction": call.direction,
+                "causal": call.causal,
                 "batch": call.batch,
                 "heads": call.heads,
                 "seq_len": call.seq_len,

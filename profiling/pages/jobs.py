@@ -33,7 +33,10 @@ class Preset(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run is. `state`: running, finished, interrupted or killed; None where a time is unknown."""
+    """How far a run is; None where a time is unknown.
+
+    `state`: running, finished, interrupted, out of time (its budget's end) or killed.
+    """
 
     state: str
     done: int
@@ -157,7 +160,8 @@ def cancel(pid: int | None, run_id: str) -> bool:
 
 def progress(info: store.RunInfo, now: datetime | None = None) -> Progress:
     """How far a run of the list is, from its file alone (and whether its process still lives)."""
-    state = info.end_status or ("running" if is_ours(info.pid, info.run_id) else "killed")
+    ended = "out of time" if info.end_status == "budget" else info.end_status
+    state = ended or ("running" if is_ours(info.pid, info.run_id) else "killed")
     elapsed = left = None
     if state == "running":
         try:

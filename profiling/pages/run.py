@@ -137,7 +137,7 @@ def _one(info: store.RunInfo, folder: Path) -> None:
                 st.toast("Asked the run to stop.")
             else:
                 st.toast("The run is not running any more.")
-    elif at.state in ("killed", "interrupted"):
+    elif at.state in ("killed", "interrupted", "out of time"):
         st.text("Its rows are kept. To measure the rest:")
         line = ["flashscope", "run", "--resume", _short(info.path)]
         st.code(shlex.join(line), language="bash", wrap_lines=True)

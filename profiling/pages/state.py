@@ -187,6 +187,12 @@ def _other(frame: pd.DataFrame) -> pd.Series:
     return text.where(text != "", "plain")
 
 
+def only_counters(frame: pd.DataFrame) -> bool:
+    """Whether a table has hardware counters and no clock, as `flashscope counters SWEEP` makes it."""
+    counted = frame[["dram_read_bytes", "dram_write_bytes", "l2_bytes"]].notna().any(axis=None)
+    return bool(counted) and bool((frame["clock"] == "").all())
+
+
 def records(frame: pd.DataFrame) -> list[Any]:
     """The rows of a table, whose columns are attributes."""
     return list(frame.itertuples(index=False))

@@ -53,11 +53,15 @@ def render() -> None:
         help="divided by batch · heads, so that counters of other shapes with the same d can be shown",
     )
     calls = counters.calls(counters.read(), device) if device.name == counters.DEVICE else []
+    own = loaded is not None and loaded.device is not None and loaded.device.name == device.name
     shown = [call for call in calls if _same_shape(call, base, knobs, per_head=per_head)]
     scale = base.batch * base.heads if per_head else 1
     chart = figures.TrafficChart(
         models=model.modelled(rows, scale),
-        counters=(*model.counted(shown, per_head=per_head), *model.own_counters(frame, scale)),
+        counters=(
+            *model.counted(shown, per_head=per_head),
+            *model.own_counters(frame if own else None, knobs.dtype, scale),
+        ),
         at=knobs.seq_len,
         per_head=per_head,
     )
@@ -65,13 +69,13 @@ def render() -> None:
         figures.figure(chart),
         name="traffic",
         alt="Bytes moved against sequence length: four models, and hardware counters as points",
-        caption=_caption(base, len(shown), per_head=per_head),
+        caption=_caption(base, len(shown), len(chart.counters) > 0, per_head=per_head),
         measured=None if chart.counters else False,
     )
     widgets.table(model.table(rows), name="traffic", run_id=loaded.name if loaded else "model")
     st.markdown(STORY)
     _cache_panel(device, base, knobs)
-    _counters_panel(calls)
+    _counters_panel([*calls, *(counters.of_run(loaded.frame) if own and loaded is not None else [])])
 
 
 def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[filters.Choice]]:
@@ -133,11 +137,13 @@ def _same_shape(call: counters.Call, base: Case, knobs: model.Knobs, *, per_head
     return alike and shape and call.head_dim == base.head_dim
 
 
-def _caption(base: Case, n_counters: int, *, per_head: bool) -> str:
+def _caption(base: Case, n_counters: int, counted: bool, *, per_head: bool) -> str:
     direction = {"fwd": "Forward", "bwd": "Backward alone", "fwd_bwd": "Forward and backward"}[base.direction]
     found = "No hardware counters exist for this shape."
     if n_counters:
         found = f"Points: hardware counters of {n_counters} forward calls on an H200."
+    elif counted:
+        found = "Points: hardware counters of this run."
     per = "; per head, that is divided by batch · heads" if per_head else ""
     return f"{direction}, bytes read and written{per}. {found}"
 
@@ -183,14 +189,10 @@ def _counters_panel(calls: list[counters.Call]) -> None:
     """Model against counter, call by call: which model speaks of which memory."""
     st.header("What the counters say")
     if not calls:
-        st.info("Hardware counters exist for the H200 only: choose it as the device in the sidebar.")
+        st.info(
+            "There are no hardware counters of this device here. `flashscope counters` reads them; those of "
+            "an H200 are shown when it is chosen in the sidebar."
+        )
         return
-    table = counters.table(calls)
-    fused = table[table["est_tile_bytes"].notna()]
-    near = [units.ratio_text(x) for x in (fused["dram_over_model"].min(), fused["dram_over_model"].max())]
-    far = [units.percent_text(x) for x in (fused["dram_over_tile"].min(), fused["dram_over_tile"].max())]
-    st.markdown(
-        f"For fused kernels the DRAM counters are {near[0]} to {near[1]} of the DRAM model, but only "
-        f"{far[0]} to {far[1]} of the tile model: read as HBM traffic, N²d²/M overstates it by that much."
-    )
-    widgets.table(table, name="counters", run_id="h200")
+    st.markdown("\n\n".join(counters.sentences(calls)))
+    widgets.table(counters.table(calls), name="counters", run_id="h200")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from profiling import units
-from profiling.case import Case
+from profiling.case import DTYPE_BYTES, Case
 from profiling.devices import Device
 from profiling.figures.series import Point
 from profiling.figures.traffic import Counted, Modelled
@@ -147,26 +147,28 @@ def counted(calls: Sequence[Call], *, per_head: bool) -> tuple[Counted, ...]:
         labels[call.backend] = call.label
         shape = (f"B{call.batch} H{call.heads} d{call.head_dim}",)
         for level, nbytes in (("DRAM", call.dram_bytes), ("L2", call.l2_bytes)):
+            if nbytes is None:
+                continue
             points.setdefault((call.backend, level), []).append(
                 Point(call.seq_len, nbytes / scale, details=shape)
             )
     return tuple(Counted(name, labels[name], level, tuple(found)) for (name, level), found in points.items())
 
 
-def own_counters(frame: pd.DataFrame | None, scale: int) -> tuple[Counted, ...]:
-    """The run's own DRAM counters, where its cases were measured with them."""
+def own_counters(frame: pd.DataFrame | None, dtype: str, scale: int) -> tuple[Counted, ...]:
+    """The run's own counters, where its cases were counted, in elements of the size of `dtype`."""
     if frame is None:
         return ()
-    has = (frame["status"] == "ok") & frame["dram_read_bytes"].notna() & frame["dram_write_bytes"].notna()
-    rows = frame[has].drop_duplicates(subset=["name", "seq_len"])
-    series = lines.series(
-        rows.assign(dram_bytes=rows["dram_read_bytes"] + rows["dram_write_bytes"]),
-        lines.Reading("dram_bytes"),
-    )
-    return tuple(
-        Counted(s.name, s.name, "DRAM", tuple(p._replace(value=p.value / scale) for p in s.points))
-        for s in series
-    )
+    wide = frame["dtype"].map(DTYPE_BYTES) == DTYPE_BYTES[dtype]
+    rows = frame[wide & (frame["status"] == "ok")]
+    rows = rows.assign(dram_bytes=rows["dram_read_bytes"] + rows["dram_write_bytes"])
+    out = []
+    for level, column in (("DRAM", "dram_bytes"), ("L2", "l2_bytes")):
+        known = rows[rows[column].notna()].drop_duplicates(subset=["name", "seq_len"])
+        for s in lines.series(known, lines.Reading(column)):
+            points = tuple(p._replace(value=p.value / scale) for p in s.points)
+            out.append(Counted(s.name, s.name, level, points))
+    return tuple(out)
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:

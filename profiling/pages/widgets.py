@@ -107,6 +107,10 @@ def _open(key: str, *, required: bool) -> state.Loaded | None:
         st.info("This run has no case yet.")
         st.page_link(page("run"), label="Watch it on page Run")
         return None
+    if required and state.only_counters(loaded.frame):
+        st.info("This run has hardware counters only: nothing of it was timed.")
+        st.page_link(page("traffic"), label="See them on page Traffic")
+        return None
     if loaded.run.problems:
         count = units.count_text(len(loaded.run.problems))
         st.warning(f"{count} part(s) of this run file could not be read; page Data says which.")

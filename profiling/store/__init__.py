@@ -1,9 +1,11 @@
-"""The only reader and writer of run files (`runfile`), and the tables made of them (`tables`)."""
+"""The only reader and writer of run files (`runfile`, `journal`), and the tables made of them (`tables`)."""
 
+from profiling.store.journal import WriteError
 from profiling.store.runfile import (
     RUN_FOLDERS,
     RunInfo,
     RunWriter,
+    check_free,
     list_runs,
     load_run,
     now,
@@ -19,6 +21,8 @@ __all__ = [
     "SAMPLE_COLUMNS",
     "RunInfo",
     "RunWriter",
+    "WriteError",
+    "check_free",
     "frame",
     "list_runs",
     "load_run",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -31,6 +30,7 @@ from profiling.records import (
     RunEnd,
     RunHeader,
 )
+from profiling.store.journal import Journal, WriteError
 
 RUN_FOLDERS = ("samples", "runs")  # below the data folder, in the order they are listed
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -48,7 +48,7 @@ class RunInfo(NamedTuple):
     n_by_status: dict[str, int]
     planned_cases: int | None = None
     pid: int | None = None
-    end_status: str = ""  # "finished", "interrupted", or empty: still running, or killed
+    end_status: str = ""  # "finished", "interrupted", "budget", or empty: still running, or killed
     problem: str = ""
     n_tiled: int = 0  # cases with a requested tile
 
@@ -78,12 +78,13 @@ def run_path(folder: Path, run_id: str) -> Path:
 class RunWriter:
     """Appends to one run file. Whatever `append` has returned from is on the disk.
 
-    Make one with `RunWriter.create` or `RunWriter.resume`; it is a context manager.
+    Make one with `RunWriter.create` or `RunWriter.resume`; it is a context manager. While it is open, no
+    other process can have one of the same file. What it writes may raise `WriteError`, see `Journal`.
     """
 
-    def __init__(self, path: Path, handle: Any, n_environments: int) -> None:
-        self.path = path
-        self._handle = handle
+    def __init__(self, journal: Journal, n_environments: int) -> None:
+        self.path = journal.path
+        self._journal = journal
         self._n_environments = n_environments
 
     @classmethod
@@ -93,36 +94,36 @@ class RunWriter:
         Raises:
             InputError: the file exists already, or its folder cannot be written to.
         """
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = path.open("xb", buffering=0)
-        except FileExistsError:
-            raise InputError(f"{path}: exists already; resume it or choose another run id") from None
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-        writer = cls(path, handle, n_environments=1)
-        writer._write([_line("header", header)])
-        return writer
+        return cls(Journal.create(path, _line("header", header)), n_environments=1)
 
     @classmethod
-    def resume(cls, path: Path, *, pid: int | None = None) -> RunWriter:
+    def resume(
+        cls, path: Path, *, pid: int | None = None, since: Run | None = None, remeasure: str = ""
+    ) -> RunWriter:
         """Go on with an existing run file; a torn last line is cut off first.
 
         Args:
             path: the run file.
             pid: of the process that writes from now on; `load_run` puts it into `header.pid`.
+            since: the run as it was read when it was decided what is left to measure.
+            remeasure: which cases that have a row will get another, such as `flagged`.
 
         Raises:
-            InputError: as `load_run`, or the file cannot be written to.
+            InputError: as `load_run`, the file cannot be written to, another process writes to it, or has
+                added rows to it `since`.
         """
-        run = load_run(path)
+        journal = Journal.open(path)
         try:
-            handle = path.open("r+b", buffering=0)
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-        _cut_torn_tail(handle)
-        writer = cls(path, handle, n_environments=len(run.environments))
-        writer._write([json.dumps({"kind": "resumed", "at": now(), "pid": pid})])
+            run = load_run(path)
+            if since is not None and run.measurements != since.measurements:
+                raise InputError(f"{path}: another run has added to it meanwhile: give the command again")
+            journal.cut_torn_tail()
+            writer = cls(journal, n_environments=len(run.environments))
+            line = {"kind": "resumed", "at": now(), "pid": pid}
+            writer._write([json.dumps(line | ({"remeasure": remeasure} if remeasure else {}))])
+        except BaseException:
+            journal.close()
+            raise
         return writer
 
     def append(self, measurements: Iterable[Measurement]) -> None:
@@ -161,7 +162,7 @@ class RunWriter:
 
     def close(self) -> None:
         """Close the file; nothing is lost without it."""
-        self._handle.close()
+        self._journal.close()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -172,48 +173,41 @@ class RunWriter:
         self.close()
 
     def _write(self, lines: Sequence[str]) -> None:
-        data = memoryview("".join(line + "\n" for line in lines).encode("utf-8"))
-        while data:  # an unbuffered write may take only a part
-            data = data[self._handle.write(data) :]
-        os.fsync(self._handle.fileno())
+        self._journal.write(lines)
 
 
 def save_run(run: Run, folder: Path) -> Path:
     """Write a run that is in memory, such as an import, to `<folder>/<run_id>.jsonl`.
 
     Raises:
-        InputError: the file exists already, or the id cannot name a file.
+        InputError: the file exists already, cannot be written whole, or the id cannot name a file.
     """
     path = run_path(folder, run.run_id)
     with RunWriter.create(path, run.header) as writer:
-        for environment in run.environments[1:]:
-            writer.append_environment(environment)
-        writer.append(run.measurements)
-        end = run.end or RunEnd(status="finished", at=now())
-        writer.end(end.status, end.at, took_s=end.took_s, timed_s=end.timed_s)
+        try:
+            for environment in run.environments[1:]:
+                writer.append_environment(environment)
+            writer.append(run.measurements)
+            end = run.end or RunEnd(status="finished", at=now())
+            writer.end(end.status, end.at, took_s=end.took_s, timed_s=end.timed_s)
+        except WriteError as error:  # half of an import is worth nothing
+            path.unlink(missing_ok=True)
+            raise InputError(f"{path}: cannot be written: {error.why}") from None
     return path
+
+
+def check_free(path: Path) -> None:
+    """See that no process writes to a run file.
+
+    Raises:
+        InputError: one does, or the file is not there or cannot be written.
+    """
+    Journal.open(path).close()
 
 
 def _line(kind: str, record: BaseModel) -> str:
     """A record as one line. NaN and infinities become null: JSON has neither, and null means unknown."""
     return f'{{"kind":"{kind}",{record.model_dump_json().removeprefix("{")}'
-
-
-def _cut_torn_tail(handle: Any) -> None:
-    """Leave the handle at the end of a file that ends in a newline; what followed the last one is cut.
-
-    A last line that lacks only its newline is whole, and keeps its place.
-    """
-    handle.seek(0)
-    data = handle.read()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        if _parse(data[whole:]) is None:
-            handle.truncate(whole)
-        else:
-            handle.seek(0, os.SEEK_END)
-            handle.write(b"\n")
-    handle.seek(0, os.SEEK_END)
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -222,8 +216,9 @@ def _cut_torn_tail(handle: Any) -> None:
 def load_run(path: Path) -> Run:
     """Read a run file. Everything whole is loaded; `Run.problems` says what is not.
 
-    Of a case that is there twice, the later line counts. `header.pid` is that of the last process that
-    wrote to the file, and `end` is None while (or since) something was appended after an end.
+    Of a case that is there twice, the later line counts; it is a problem unless the file says that cases were
+    measured again on purpose. `header.pid` is that of the last process that wrote to the file, and `end` is
+    None while (or since) something was appended after an end.
 
     Raises:
         InputError: no such file, not a run file, or one of a newer schema.
@@ -238,6 +233,7 @@ def load_run(path: Path) -> Run:
     cases: dict[Case, Measurement] = {}
     problems: list[str] = []
     repeated: dict[Case, None] = {}
+    again: set[Case] = set()  # may have another row
     end: RunEnd | None = None
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
@@ -251,8 +247,9 @@ def load_run(path: Path) -> Run:
                 measurement = Measurement.model_validate(row)
                 if not 0 <= measurement.environment < len(environments):
                     raise ValueError(f"environment {measurement.environment} is not in the file")
-                if cases.pop(measurement.case, None) is not None:
+                if cases.pop(measurement.case, None) is not None and measurement.case not in again:
                     repeated[measurement.case] = None
+                again.discard(measurement.case)
                 cases[measurement.case] = measurement
                 end = None
             elif kind == "addition":
@@ -264,6 +261,7 @@ def load_run(path: Path) -> Run:
                 environments.append(Environment.model_validate(row))
             elif kind == "resumed":
                 header = header.model_copy(update={"pid": row.get("pid")})
+                again = set(cases) if row.get("remeasure") else set()
                 end = None
             elif kind == "end":
                 end = RunEnd.model_validate(row)
@@ -341,6 +339,11 @@ def _header(path: Path, line: bytes) -> RunHeader:
         raise InputError(f"{path}: not a run file: its header is wrong at {first_problem(error)}") from None
 
 
+def _planned(planned: int | None, n_refined: int, n_cases: int) -> int | None:
+    """See `Run.planned_cases`; None for an import, which says nothing of a plan."""
+    return None if planned is None else max(planned + n_refined, n_cases)
+
+
 def _info(path: Path) -> RunInfo:
     """What a list shows, without validating each line: 500 cases take some 20 ms instead of 200."""
     try:
@@ -350,6 +353,7 @@ def _info(path: Path) -> RunInfo:
         return RunInfo(path, path.stem, "", "", "", 0, {}, problem=str(error))
     statuses: dict[str, str] = {}
     tiled: set[str] = set()
+    refined: set[str] = set()
     pid, end_status = header.pid, ""
     for line in lines[1:]:
         row = _parse(line) or {}
@@ -360,6 +364,8 @@ def _info(path: Path) -> RunInfo:
             statuses[key] = str(row.get("status"))
             if isinstance(case, dict) and case.get("tile_m") is not None:
                 tiled.add(key)
+            if row.get("refined"):
+                refined.add(key)
             end_status = ""
         elif kind == "resumed":
             pid, end_status = row.get("pid"), ""
@@ -373,7 +379,7 @@ def _info(path: Path) -> RunInfo:
         label=header.label,
         n_cases=len(statuses),
         n_by_status=dict(Counter(statuses.values())),
-        planned_cases=header.planned_cases,
+        planned_cases=_planned(header.planned_cases, len(refined), len(statuses)),
         pid=pid,
         end_status=end_status,
         n_tiled=len(tiled),

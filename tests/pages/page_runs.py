@@ -96,6 +96,30 @@ def tile_run(run_id: str = "h200-tiles") -> Run:
     )
 
 
+def counters_run(run_id: str = "h200-counters") -> Run:
+    """A run of `flashscope counters SWEEP`: no clock, and bytes that are simple multiples of N."""
+    run = gpu_run(run_id, seq_lens=(1024, 4096), directions=("fwd", "bwd"), causals=(False,))
+    counted = [
+        row.model_copy(
+            update={
+                "clocks": (),
+                "samples": (),
+                "peak_mem_bytes": None,
+                "retained_mem_bytes": None,
+                "dram_read_bytes": 3000 * row.case.seq_len_k,
+                "dram_write_bytes": 1000 * row.case.seq_len_k,
+                "l2_bytes": 7000 * row.case.seq_len_k,
+                "tensor_pipe_pct": 50.0,
+            }
+        )
+        for row in run.measurements
+    ]
+    failed = failed_measurement(synthetic_case("naive", 16384, head_dim=128), "oom", "CUDA out of memory")
+    header = run.header.model_copy(update={"clocks": (), "planned_cases": len(counted) + 1})
+    rows = (*counted, failed.model_copy(update={"clocks": ()}))
+    return Run(header=header, measurements=rows, environments=run.environments, end=run.end)
+
+
 def hostile_run(run_id: str = "hostile") -> Run:
     """A run whose texts try to be Markdown, HTML and a formula."""
     name = "![x](http://192.0.2.1/p.png) <img src=x onerror=alert(1)> :material/bug: $x$"

@@ -285,6 +285,33 @@ def test_traffic_draws_counters_of_the_same_head_dim(data: Path) -> None:
     assert all(t["line"]["dash"] != "solid" for t in traces.values() if t["mode"] == "lines")
 
 
+def test_traffic_draws_the_counters_of_the_run(show: Show) -> None:
+    """DRAM is read and written together, L2 stands beside it, each divided by batch and heads."""
+    show("h200-counters")
+    app = draw("traffic", direction="bwd")
+    traces = {t["name"]: t for t in figures(app)[0]["data"]}
+    for level, factor in (("DRAM", 4000), ("L2", 7000)):
+        trace = traces[f"flash, {level} counters (measured)"]
+        assert dict(zip(trace["x"], trace["y"], strict=True)) == {
+            n: pytest.approx(factor * n / 16) for n in (1024, 4096)
+        }
+    assert "Points: hardware counters of this run." in texts(app)
+    table = next(t.value for t in app.dataframe if "caches_flushed" in t.value)
+    own = table[table["caches_flushed"] == "before the call"]
+    assert len(own) == 16  # two backends, directions, lengths and head dims; what failed has no counters
+    row = own[(own["kernel"] == "flash") & (own["direction"] == "bwd") & (own["seq_len"] == 4096)].iloc[0]
+    assert (row["dram_bytes"], row["l2_bytes"]) == (4000 * 4096, 7000 * 4096)
+    assert row["dram_over_model"] == pytest.approx(row["dram_bytes"] / row["est_dram_bytes"])
+    assert "For fused backwards the DRAM counters are" in texts(app)
+
+
+def test_counters_of_one_device_are_not_held_against_another(show: Show) -> None:
+    """With another device's model the run's points are gone."""
+    show("h200-counters")
+    app = draw("traffic", direction="bwd", gpu="A100-SXM-40GB")
+    assert not any("counters" in t["name"] for t in figures(app)[0]["data"])
+
+
 def test_tiles_map_is_relative_to_the_best_of_the_file(show: Show) -> None:
     """Each cell is its median over the lowest one; the tile that did not run is hatched with its reason."""
     lines = case_lines(show("h200-tiles") / "samples" / "h200-tiles.jsonl")

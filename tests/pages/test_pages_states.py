@@ -50,6 +50,20 @@ def test_with_runs_a_page_shows_them(path: str, runs: tuple[str, ...], show: Sho
         assert ("Some CPU" if shown == "cpu-quick" else "NVIDIA H200") in said
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_a_run_of_counters_alone_leads_to_traffic(path: str, show: Show) -> None:
+    """Without a clock there is nothing to time or compare: pages say so, and Traffic shows it."""
+    show("h200-counters")
+    app = draw(path)
+    said = texts(app)
+    assert not app.error
+    if path == "traffic":
+        assert "Points: hardware counters of" in said
+    elif path in WITH_RUN and path != "tiles":
+        assert "hardware counters only" in said
+        assert not figures(app)
+
+
 @pytest.mark.parametrize("path", WITH_RUN)
 def test_a_run_is_chosen_by_the_address(path: str, show: Show) -> None:
     """`?run=` shows that run; a run that is not here is named in a warning, and another one is shown."""
