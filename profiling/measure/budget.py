@@ -19,6 +19,8 @@ VISIT_MS = 10.0  # the samples of one clock in one visit should not take longer
 WARM_CALLS, WARM_GAIN = 6, 0.02
 WARM_FACTOR = 10  # a warm-up may last this many times as long as the protocol asks at least
 MAX_CALLS = 10
+MAX_DEVICE_CALLS = 50
+AHEAD_MS = 20.0  # host time that may be enqueued while the GPU is held: some hundred launches fit its queue
 MAX_PIPELINED = 50
 MAX_COPIES = 256  # of a call in one CUDA graph
 CAPTURE_MS = 200.0  # host time to capture one graph
@@ -44,21 +46,32 @@ class Visit(NamedTuple):
     calls: int
 
 
-def visit(clock: str, call_ms: float, samples_per_round: int) -> Visit:
-    """The samples of one visit for a call of about `call_ms` milliseconds."""
+def visit(clock: str, call_ms: float, samples_per_round: int, host_ms: float = 0.0) -> Visit:
+    """The samples of one visit for a call of about `call_ms` milliseconds on that clock.
+
+    `host_ms` is what enqueueing a call takes: calls of the `device` clock are all enqueued at once.
+    """
     call_ms = max(call_ms, 1e-4)
-    most = MAX_PIPELINED if clock == "pipelined" else MAX_CALLS
+    most = {"pipelined": MAX_PIPELINED, "device": MAX_DEVICE_CALLS}.get(clock, MAX_CALLS)
+    if clock == "device":
+        most = min(max(int(AHEAD_MS / (samples_per_round * (host_ms + 0.02))), 1), most)
     least = 3 if clock == "pipelined" and call_ms < VISIT_MS else 1
     calls = min(max(math.ceil(SAMPLE_MS / call_ms), least), most)
     samples = min(max(int(VISIT_MS / (call_ms * calls)), 1), samples_per_round)
     return Visit(samples, calls)
 
 
-def rounds(clocks: Sequence[str], call_ms: float, protocol: Protocol) -> int:
-    """How many rounds may visit a case: all of the protocol's, fewer when a visit is long."""
+def rounds(
+    clocks: Sequence[str], call_ms: float, protocol: Protocol, gpu_ms: float = 0.0, host_ms: float = 0.0
+) -> int:
+    """How many rounds may visit a case: all of the protocol's, fewer when a visit is long.
+
+    `call_ms` is a call with its launch, `gpu_ms` without, where that is known.
+    """
     calls = 1 + sum(clock.startswith("graph") for clock in clocks)  # untimed: one opens a visit, one a graph
     for clock in clocks:
-        plan = visit(clock, call_ms, protocol.samples_per_round)
+        alone = gpu_ms if clock == "device" and gpu_ms else call_ms
+        plan = visit(clock, alone, protocol.samples_per_round, host_ms)
         calls += plan.samples * (1 if clock.startswith("graph") else plan.calls)
     affordable = int(protocol.max_ms / max(calls * call_ms, 1e-4))
     return min(protocol.rounds, max(affordable, protocol.min_rounds))

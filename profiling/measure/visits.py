@@ -60,7 +60,10 @@ class Visitor:
         self._held_bytes = 0
         call = self._call()
         self.call_ms, self.host_ms = warm_up(call, timer, protocol.warmup_ms)
-        self._rounds = budget.rounds(clocks, self.call_ms, protocol)
+        self.gpu_ms = self.call_ms
+        if isinstance(timer, CudaTimer):  # of a short call the launch is most of it
+            self.gpu_ms = min(self.call_ms, *timer.cold(call, 3, 1, self.host_ms).ms)
+        self._rounds = budget.rounds(clocks, self.call_ms, protocol, self.gpu_ms, self.host_ms)
         del call
         self._drop_if_large()
 
@@ -123,7 +126,8 @@ class Visitor:
         return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def _eager(self, clock: str, call: Call) -> Samples:
-        plan = budget.visit(clock, self.call_ms, self._protocol.samples_per_round)
+        call_ms = self.gpu_ms if clock == "device" else self.call_ms
+        plan = budget.visit(clock, call_ms, self._protocol.samples_per_round, self.host_ms)
         if clock == "wall":
             return self._timer.wall(call, *plan)
         if clock == "pipelined":
@@ -183,7 +187,7 @@ class Visitor:
         sets = [self._inputs, *(clone_inputs(self._inputs) for _ in range(copies - 1))]
         calls = [bind(self._backend.forward, self.case, inputs) for inputs in sets]
         # A short graph would be mostly launch: go round the sets until it lasts.
-        calls *= math.ceil(budget.hot_copies(self.call_ms, self.host_ms) / len(calls))
+        calls *= math.ceil(budget.hot_copies(self.gpu_ms, self.host_ms) / len(calls))
         timer.sync()
         graph = timer.capture(calls)
         (replay_ms,) = timer.replay(graph, 1, 1).ms  # uploads it, too

@@ -93,14 +93,17 @@ class TestCuda:
         assert found.ms == pytest.approx([0.251] * 3)
         assert found.remark == ""
 
-    def test_cold_overwrites_l2_before_each_call(self, gpu):
-        """The flush buffer is twice the L2 and is written once a call."""
+    def test_cold_empties_l2_before_each_call(self, gpu, monkeypatch):
+        """A buffer of twice the L2 is written, so that all else goes, and then read, so that it is clean."""
         timer = CudaTimer(CUDA)
         assert timer._flush.numel() * 4 == 2 * 1024
-        written = []
-        timer._flush = type("Flush", (), {"zero_": lambda self: written.append(1)})()
-        timer.cold(lambda: None, samples=2, calls=3, host_ms=0.01)
-        assert len(written) == 6
+        done = []
+        zero, add_up = torch.Tensor.zero_, torch.sum
+        monkeypatch.setattr(torch.Tensor, "zero_", lambda x: done.append(("write", x)) or zero(x))
+        monkeypatch.setattr(torch, "sum", lambda x, **to: done.append(("read", x)) or add_up(x, **to))
+        timer.cold(lambda: done.append(("call", None)), samples=2, calls=3, host_ms=0.01)
+        assert [what for what, _ in done] == ["write", "read", "call"] * 6
+        assert all(x is timer._flush for _, x in done if x is not None)
 
     def test_cold_holds_the_queue_for_longer_than_enqueueing_takes(self, gpu):
         """The GPU spins first: at least as long as the host needs for all calls."""
