@@ -59,7 +59,7 @@ SPILLS: tuple[Spill, ...] = (
     Spill("forward", "bfloat16", (128,), (80,), 128, ALL_AT_ONCE, ("everything",)),
     Spill("forward", "bfloat16", (256,), (80,), 576, UNMEASURED),
     Spill("dkdv", "bfloat16", (64, 128, 256), (80, 100), 192, ALL_AT_ONCE, ("everything",)),
-    Spill("dkdv", "bfloat16", (64,), (100,), 128, UNMEASURED, ("causal", "packed")),
+    Spill("dkdv", "bfloat16", (64,), (80, 100), 192, UNMEASURED, ("causal", "packed")),
     Spill("dq", "bfloat16", (64, 256), (80,), 160, ALL_AT_ONCE, ("everything",)),
     Spill("dbias", "bfloat16", (256,), (100,), 192, UNMEASURED),
     Spill(
