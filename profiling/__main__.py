@@ -1,7 +1,7 @@
 """The command line: `flashscope`, or `python -m profiling`. Thin; each command imports what it needs.
 
-Exit codes: 0 done (every planned case has its row, or the budget is used up), 2 rejected input (or a disk that
-takes no more rows), 3 interrupted.
+Exit codes: 0 done (every planned case has its row, or the budget is used up), 2 rejected input (or a disk
+that takes no more rows), 3 interrupted.
 """
 
 from __future__ import annotations
@@ -82,6 +82,14 @@ def run(
             metavar="TIME", help="Stop after 90s, 10m or 1.5h; what tells most of a crossover comes first."
         ),
     ] = None,
+    energy: Annotated[
+        Literal["all", "brackets"] | None,
+        typer.Option(help="Energy per call, a second and more each: of all cases, or around sign changes."),
+    ] = None,
+    remeasure: Annotated[
+        Literal["flagged", "failed"] | None,
+        typer.Option(help="With --resume: measure these rows again; the new row counts."),
+    ] = None,
     data: DataOption = None,
 ) -> None:
     """Measure a sweep.
@@ -109,6 +117,8 @@ def run(
         argv=tuple(sys.argv),
         refine_to=width(refine_to) if refine or refine_to is not None else None,
         budget_s=None if budget is None else seconds(budget),
+        energy=energy,
+        remeasure=remeasure,
     )
     result = measure(request)
     print(summary_text(result))

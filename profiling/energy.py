@@ -1,5 +1,7 @@
-"""When a run measures energy: after each block, or at the end around the sign changes. What measures it is an
-argument; how it is measured is said in `measure.energy`."""
+"""When a run measures energy: after each block, or at the end around the sign changes.
+
+What measures it is an argument; how it is measured is said in `measure.energy`.
+"""
 
 from __future__ import annotations
 

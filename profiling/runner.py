@@ -189,7 +189,8 @@ def _check_energy(request: Request, device: str) -> None:
         return
     if device == "cpu":
         raise InputError(
-            f"--energy {request.energy}: energy is read from a GPU's counter, so it must go with --device cuda:0"
+            f"--energy {request.energy}: energy is read from a GPU's counter, so it must go with a GPU, got "
+            "--device cpu"
         )
     if request.executor != "local":
         raise InputError(
@@ -281,9 +282,7 @@ def open_device(
         if device != "cpu":
             stack.enter_context(device_lock(environment.device_uuid or device, say))
         if ahead.cases:
-            say(
-                f"Compiling kernels for {len(ahead.cases)} kinds of cases, where they are not in the cache ..."
-            )
+            say(f"Compiling kernels for {len(ahead.cases)} kinds of cases, unless the cache has them ...")
             if not ahead.compile(environment):
                 say("Not all of them could be compiled ahead: the worker that meets one compiles it")
         yield client, environment

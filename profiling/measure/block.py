@@ -255,6 +255,8 @@ class _BlockRun:
                     update={
                         "peak_mem_bytes": memory.peak_bytes,
                         "retained_mem_bytes": memory.retained_bytes,
+                        "reserved_mem_bytes": memory.reserved_bytes,
+                        "process_mem_bytes": memory.process_bytes,
                         "mem_method": memory.method,
                     }
                 )
@@ -297,7 +299,8 @@ class _BlockRun:
 
     def _memory(self, backend: Backend, case: Case, inputs: Inputs) -> Memory:
         if self.bench.device.type == "cuda":
-            return cuda_memory(backend.forward, case, inputs, self.bench.device)
+            asks = self.bench.telemetry.process_bytes
+            return cuda_memory(backend.forward, case, inputs, self.bench.device, asks)
         if case.backend in COMPILED:
             return Memory()  # the child would compile again, and its compiler's memory would be the peak
         try:

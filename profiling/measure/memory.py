@@ -13,6 +13,7 @@ import gc
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,10 +34,21 @@ class Memory(NamedTuple):
     peak_bytes: int | None = None
     retained_bytes: int | None = None
     method: str = ""
+    reserved_bytes: int | None = None  # inputs included: what the caching allocator held at its peak
+    process_bytes: int | None = None  # likewise: what the driver saw of the process then
 
 
-def cuda_memory(forward: Forward, case: Case, inputs: Inputs, device: torch.device) -> Memory:
-    """Allocator peak of one call minus the value before it (tensor bytes, not what the driver holds)."""
+def cuda_memory(
+    forward: Forward,
+    case: Case,
+    inputs: Inputs,
+    device: torch.device,
+    process_bytes: Callable[[], int | None] = lambda: None,
+) -> Memory:
+    """Allocator peak of one call minus the value before it (tensor bytes, not what the driver holds).
+
+    `process_bytes` asks the driver, right after the call: the allocator still holds all that it reserved.
+    """
     gc.collect()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()  # else a request may be served by a larger cached block, and count as that
@@ -50,7 +62,13 @@ def cuda_memory(forward: Forward, case: Case, inputs: Inputs, device: torch.devi
         grads = torch.autograd.grad(out, tuple(inputs.leaves.values()), inputs.dout)
         torch.cuda.synchronize(device)
         del grads
-    return Memory(torch.cuda.max_memory_allocated(device) - before, retained, "cuda_allocator")
+    return Memory(
+        torch.cuda.max_memory_allocated(device) - before,
+        retained,
+        "cuda_allocator",
+        torch.cuda.max_memory_reserved(device),
+        process_bytes(),
+    )
 
 
 def available_bytes() -> int | None:

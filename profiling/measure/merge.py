@@ -84,6 +84,8 @@ def merge(
                 compile_ms=first.compile_ms,
                 peak_mem_bytes=first.peak_mem_bytes,
                 retained_mem_bytes=first.retained_mem_bytes,
+                reserved_mem_bytes=first.reserved_mem_bytes,
+                process_mem_bytes=first.process_mem_bytes,
                 mem_method=first.mem_method,
                 rel_error=first.rel_error,
                 eager_rel_error=first.eager_rel_error,

@@ -88,6 +88,8 @@ class Outcome(_Message):
     compile_ms: float | None = None
     peak_mem_bytes: int | None = None
     retained_mem_bytes: int | None = None
+    reserved_mem_bytes: int | None = None
+    process_mem_bytes: int | None = None
     mem_method: str = ""
     rel_error: float | None = None
     eager_rel_error: float | None = None

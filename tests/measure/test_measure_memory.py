@@ -97,6 +97,7 @@ class TestCuda:
             monkeypatch.setattr(torch.cuda, name, lambda device=None, name=name: calls.append(name))
         monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: next(answers))
         monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1700)
-        found = memory.cuda_memory(resolve(case, device).forward, case, inputs, device)
-        assert found == (700, retained, "cuda_allocator")
+        monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 2048)
+        found = memory.cuda_memory(resolve(case, device).forward, case, inputs, device, lambda: 5000)
+        assert found == (700, retained, "cuda_allocator", 2048, 5000)
         assert calls[:3] == ["synchronize", "empty_cache", "reset_peak_memory_stats"]
