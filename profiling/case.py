@@ -330,7 +330,7 @@ class Group(BaseModel):
         return self
 
     def cases(self) -> list[Case]:
-        """The product of the axes, in a stable order; `max_seq_len` drops a backend's longer cases."""
+        """The product of the axes, in a stable order; `max_seq_len` drops a backend's longer Nq and Nk."""
         out = []
         shapes = itertools.product(
             self.batch,
@@ -361,7 +361,8 @@ class Group(BaseModel):
             batch, heads, kv_heads, head_dim, head_dim_v = shape
             layout, (left, right), softcap, bias, sinks, alibi, causal = feature
             backend, variant = split_backend(name)
-            if n_q > self.max_seq_len.get(name, n_q):
+            longest = max(n_q, n_q if n_k is None else n_k)
+            if longest > self.max_seq_len.get(name, longest):
                 continue
             tiles: Sequence[tuple[int | None, int | None]] = (
                 self.tile if self.tile and backend in TILED_BACKENDS else ((None, None),)

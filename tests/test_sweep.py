@@ -286,8 +286,12 @@ class TestProgress:
 
 
 @pytest.mark.parametrize(
-    ("name", "low", "high"), [("quick", 40, 80), ("standard", 480, 600), ("tiles", 200, 500)]
-)
+    ("name", "low", "high"),
+    [
+        ("quick", 40, 80), ("standard", 480, 600), ("tiles", 200, 500), ("repeat", 60, 60),
+        ("models", 200, 300), ("features", 150, 170),
+    ],
+)  # fmt: skip
 def test_the_sweeps_that_come_with_it(name, low, high):
     """Each loads, has about as many cases as it says, and keeps batch and heads fixed along N."""
     sweep = load_sweep(DATA_DIR / "sweeps" / f"{name}.toml")
@@ -327,3 +331,25 @@ def test_standard_is_what_was_asked_for():
     assert {c.dtype for c in found} == {"bf16"}
     assert {(c.batch, c.heads) for c in found if c.head_dim == 128} == {(1, 16), (4, 16)}
     assert max(c.seq_len_q for c in found if c.backend == "tiled") == 1024
+
+
+def test_models_are_what_people_deploy():
+    """Grouped heads of eight and more kinds, B·H from 8 to 256, slices of one model for 1, 4 and 8 GPUs."""
+    found = load_sweep(DATA_DIR / "sweeps" / "models.toml").cases()
+    flash = [c for c in found if c.backend == "flash"]
+    assert {c.batch * c.heads for c in flash} >= {8, 16, 64, 256}
+    assert all(8 <= c.batch * c.heads <= 256 for c in found)
+    assert len({(c.heads, c.kv_heads, c.head_dim, c.softcap, c.sinks) for c in flash}) >= 8
+    assert {(c.heads, c.kv_heads) for c in flash} >= {(64, 8), (16, 2), (8, 1), (32, 8), (28, 4)}
+    assert all(c.causal for c in found)
+    assert {(c.head_dim, c.head_dim_v) for c in flash} >= {(128, 128), (256, 256), (96, 96), (192, 128)}
+
+
+def test_decode_is_few_queries_beside_many_keys():
+    """One query and a few, dense and paged, up to 131072 keys; eager's copies of the keys stay in bounds."""
+    found = load_sweep(DATA_DIR / "sweeps" / "decode.toml").cases()
+    assert {c.seq_len_q for c in found} == {1, 4, 16}
+    assert {c.layout for c in found} == {"dense", "paged"}
+    assert max(c.seq_len_k for c in found if c.backend == "flash") == 131072
+    assert max(c.seq_len_k for c in found if c.backend == "naive") == 32768
+    assert all(c.causal or c.seq_len_q == 1 for c in found)
