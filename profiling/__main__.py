@@ -6,6 +6,7 @@ that takes no more rows), 3 interrupted.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
@@ -123,9 +124,18 @@ def run(
     result = measure(request)
     print(summary_text(result))
     if result.status != "finished":
-        named = f" {sweep}" if sweep is not None else ""
-        on = f" --device {device}" if device is not None else ""
-        print(f"Go on with: flashscope run{named}{on} --resume {result.path}")
+        options = {
+            "--device": device,
+            "--backends": backends,
+            "--refine-to": request.refine_to,
+            "--energy": energy,
+            "--remeasure": remeasure,
+            "--executor": None if executor == "local" else executor,
+            "--resume": result.path,
+        }
+        named = [] if sweep is None else [str(sweep)]
+        given = [str(word) for option in options.items() if option[1] is not None for word in option]
+        print(f"Go on with: {shlex.join(['flashscope', 'run', *named, *given])}")
     if result.status == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
 
@@ -440,19 +450,21 @@ def _reject(message: str) -> NoReturn:
 
 def main() -> None:
     """Run the command line; rejected input becomes one sentence on stderr."""
-    from profiling.case import InputError
-
     try:
         app(prog_name="flashscope")
-    except InputError as error:
-        print(f"flashscope: {error}", file=sys.stderr)
-        sys.exit(EXIT_REJECTED)
     except KeyboardInterrupt:
         print("interrupted; nothing under way was kept", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # `flashscope show ... | head`
         sys.stderr.close()
         sys.exit(0)
+    except Exception as error:
+        from profiling.case import InputError  # not before it is needed: help must come at once
+
+        if not isinstance(error, InputError):
+            raise
+        print(f"flashscope: {error}", file=sys.stderr)
+        sys.exit(EXIT_REJECTED)
 
 
 if __name__ == "__main__":

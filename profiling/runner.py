@@ -65,7 +65,8 @@ class Request(NamedTuple):
 class Result(NamedTuple):
     """How a run ended: its file, `RunEnd.status`, rows and planned cases, rows by status.
 
-    `took_s` and `timed_s` are those of `RunEnd`; None where nothing was left to measure.
+    `took_s` and `timed_s` are those of `RunEnd`; None where nothing was left to measure. `n_left_out` are
+    the cases for which the budget left no time.
     """
 
     path: Path
@@ -75,6 +76,7 @@ class Result(NamedTuple):
     n_by_status: dict[str, int]
     took_s: float | None = None
     timed_s: float | None = None
+    n_left_out: int = 0
 
 
 def run(request: Request, console: Console | None = None) -> Result:
@@ -181,7 +183,7 @@ def run(request: Request, console: Console | None = None) -> Result:
             say(energies.summary)
     if agenda.wide:
         say(f"Brackets wider than {percent_text(request.refine_to)} are left: --resume with --refine goes on")
-    return _result(load_run(path), path, status)
+    return _result(load_run(path), path, status)._replace(n_left_out=agenda.left_out)
 
 
 def _check_energy(request: Request, device: str) -> None:

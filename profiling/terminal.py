@@ -73,7 +73,7 @@ def summary_text(result: Result) -> str:
         if result.timed_s is not None:
             text += f", {round(100 * result.timed_s / result.took_s)} % of it measuring"
     if result.status == "budget":
-        text += f"; {result.n_planned - result.n_rows} cases were left out"
+        text += f"; {result.n_left_out} case(s) were left out"
     return text
 
 

@@ -69,6 +69,9 @@ class TestRejected:
             (["run", "data/sweeps/quick.toml", "--device", "npu"], "must be cpu or cuda:0"),
             (["run", "data/sweeps/quick.toml", "--backends", "fast"], "unknown backend 'fast'"),
             (["run", "--resume", "nowhere.jsonl"], "no such run file"),
+            (["run", "data/sweeps/quick.toml", "--device", "cpu", "--budget", "10"], "such as 90s, 10m"),
+            (["run", "data/sweeps/quick.toml", "--device", "cpu", "--refine-to", "3"], "from 0.01 to 1"),
+            (["run", "data/sweeps/quick.toml", "--executor", "ray", "--refine"], "without --refine"),
             (["show", "nowhere"], "no run of that id"),
             (["show", "nowhere.jsonl"], "no such run file"),
             (["list", "--data", "nowhere"], "no such folder"),
@@ -155,6 +158,26 @@ class TestHelp:
         code, out, _ = flashscope("--help")
         assert code == 0
         assert "..." not in out.partition("Commands:")[2]
+
+    @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["counters", "--help"]])
+    def test_help_imports_nothing_heavy(self, words):
+        """Help comes at once: no library is imported but typer, and of ours what it runs in.
+
+        Typer's own adapters of a command's parameters need pydantic.
+        """
+        code = (
+            "import atexit, sys\n"
+            "atexit.register(lambda: print('LOADED', *sys.modules))\n"
+            f"sys.argv = ['flashscope', *{words!r}]\n"
+            "from profiling.__main__ import main\n"
+            "main()\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0
+        loaded = set(done.stdout.partition("LOADED")[2].split())
+        assert {name for name in loaded if name.startswith("profiling.")} == {"profiling.__main__"}
+        heavy = {"torch", "triton", "numpy", "pandas", "scipy", "plotly", "streamlit", "rich"}
+        assert loaded & (heavy if len(words) > 1 else heavy | {"pydantic"}) == set()
 
     def test_help_needs_no_torch_and_no_pandas(self):
         """`--help` works where only the light part is installed."""

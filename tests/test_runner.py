@@ -312,10 +312,10 @@ class TestRefineAndBudget:
     def test_a_budget(self, crossing):
         """No time for anything: no rows, no failures, and --resume measures what was left out."""
         first = crossing(budget_s=1e-6)
-        assert (first.status, first.n_rows, first.n_planned) == ("budget", 0, 4)
+        assert (first.status, first.n_rows, first.n_planned, first.n_left_out) == ("budget", 0, 4, 4)
         assert load_run(first.path).end.status == "budget"
         second = crossing(resume=first.path, budget_s=3600.0)
-        assert (second.status, second.n_rows) == ("finished", 4)
+        assert (second.status, second.n_rows, second.n_left_out) == ("finished", 4, 0)
 
     def test_time_is_told(self, crossing):
         """How long it took, and how much of that calls were timed, are in file and result."""

@@ -225,7 +225,7 @@ def test_a_bad_line_in_the_middle_is_named_and_the_rest_loads(
 
 def test_a_case_of_an_unknown_environment_is_named(path: Path, run: Run) -> None:
     """A row whose environment is not in the file is not shown under another one's name."""
-    text = path.read_text(encoding="utf-8").replace('"environment":0}', '"environment":7}', 1)
+    text = path.read_text(encoding="utf-8").replace('"environment":0', '"environment":7', 1)
     path.write_text(text, encoding="utf-8")
     loaded = load_run(path)
     assert loaded.measurements == run.measurements[1:]

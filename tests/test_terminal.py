@@ -144,9 +144,9 @@ class TestSummary:
             ({}, "r.jsonl: finished, 498 of 498 cases (490 ok, 8 oom)"),
             ({"n_rows": 0, "n_by_status": {}}, "0 of 498 cases (none)"),
             (
-                {"status": "budget", "n_rows": 100, "took_s": 59.6, "timed_s": 0.0},
+                {"status": "budget", "n_rows": 100, "took_s": 59.6, "timed_s": 0.0, "n_left_out": 398},
                 "r.jsonl: out of time, 100 of 498 cases (490 ok, 8 oom) in 1 minute, 0 % of it measuring; "
-                "398 cases were left out",
+                "398 case(s) were left out",
             ),
         ],
     )
