@@ -12,8 +12,8 @@ from profiling.store import RunWriter, load_run
 
 @pytest.fixture
 def run():
-    """naive and flash, which change places between N = 128 and 512; naive is out of memory at 1024."""
-    return synthetic_run(seq_lens=(64, 128, 512, 1024), oom_from={"naive": 1024}, clocks=("device",))
+    """naive and flash, which change places between N = 512 and 1024; naive is out of memory at 4096."""
+    return synthetic_run(seq_lens=(64, 512, 1024, 4096), oom_from={"naive": 4096}, clocks=("device",))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def measured(energy_mj=5.0, reason=None):
 def test_all_is_every_row_that_ran(run):
     """A case without a latency has no energy to ask for."""
     wanted = names(lacking(run.measurements, "all", "device"))
-    assert ("naive", 1024) not in wanted
+    assert ("naive", 4096) not in wanted
     assert len(wanted) == 7
 
 
@@ -56,8 +56,8 @@ def test_brackets_are_the_cases_beside_a_sign_change(run):
     ms = {
         (m.case.backend, m.case.seq_len_q): m.clocks[0].latency_p50_ms for m in run.measurements if m.clocks
     }
-    ahead = {n: ms["flash", n] < ms["naive", n] for n in (64, 128, 512)}
-    turns = [(a, b) for a, b in ((64, 128), (128, 512)) if ahead[a] != ahead[b]]
+    ahead = {n: ms["flash", n] < ms["naive", n] for n in (64, 512, 1024)}
+    turns = [(a, b) for a, b in ((64, 512), (512, 1024)) if ahead[a] != ahead[b]]
     assert len(turns) == 1
     assert sorted(wanted) == sorted((name, n) for n in turns[0] for name in ("flash", "naive"))
 
@@ -104,7 +104,7 @@ def test_an_unknown_energy_has_its_reason(run, path):
 def test_energy_follows_the_rows_of_its_block(run, path):
     """With `all`, a block's energy is measured when its rows are written and before the next block."""
     events = []
-    blocks = [[m for m in run.measurements if m.case.seq_len_q == n] for n in (64, 1024)]
+    blocks = [[m for m in run.measurements if m.case.seq_len_q == n] for n in (64, 4096)]
 
     def execute(plan):
         for rows in blocks:
@@ -120,7 +120,7 @@ def test_energy_follows_the_rows_of_its_block(run, path):
             events.append(("written", rows[0].case.seq_len_q))
     assert events == [
         ("rows", 64), ("written", 64), ("energy", ("naive", 64), ("flash", 64)),
-        ("rows", 1024), ("written", 1024), ("energy", ("flash", 1024)),
+        ("rows", 4096), ("written", 4096), ("energy", ("flash", 4096)),
     ]  # fmt: skip
 
 
