@@ -9,6 +9,7 @@ the cluster can. Needs the extra `cluster`, and this checkout on every machine o
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +28,8 @@ _MAX_TRIES = 3  # of a block whose actor is lost
 _OPEN_TIMEOUT_S = 300.0
 _REOPEN_TIMEOUT_S = 60.0  # of an actor whose machine may be gone for good
 _STORE_BYTES = 2**27  # of ray's shared memory, if it is started here: rows are small
+_UNWANTED = re.compile(r"\x1b\[[0-9;]*m|\s*\(pid=[^)]*\)|\bip[=:]\s*[0-9a-f.:]+,?\s*")  # colours, addresses
+_RAISED = re.compile(r"[\w.]*(Error|Exception): ")  # the last line of a traceback
 _THREADS = "OMP_NUM_THREADS"  # ray gives its actors a value of its own
 
 
@@ -285,9 +288,10 @@ class Cluster:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of what an error says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]
+    """One line of what an error says: of a remote traceback the last, else the first. It names no machine."""
+    lines = [_UNWANTED.sub("", line).strip() for line in str(error).splitlines() if line.strip()]
+    lines = lines or [type(error).__name__]
+    return (lines[-1] if _RAISED.match(lines[-1]) else lines[0])[:200]
 
 
 def _lost(block: Sequence[Case], reason: str) -> list[Measurement]:

@@ -37,9 +37,12 @@ _LEAK_BYTES = 2**27  # memory that may be missing after a failure: work spaces t
 
 
 class PoisonedError(Exception):
-    """The worker must end: case `index` failed with `outcome` and may have harmed what comes after."""
+    """The worker must end: case `index` failed with `outcome` and may have harmed what comes after.
 
-    def __init__(self, index: int, outcome: Outcome) -> None:
+    None stands for what the cases share: none of them is to blame.
+    """
+
+    def __init__(self, index: int | None, outcome: Outcome) -> None:
         super().__init__(outcome.reason)
         self.index = index
         self.outcome = outcome
@@ -163,7 +166,7 @@ class _BlockRun:
             self.outcomes |= dict.fromkeys(indices, outcome)
             forget(error)
             if failure.fatal:
-                raise PoisonedError(indices[0], outcome) from None
+                raise PoisonedError(None, outcome) from None
             return
         if not (self.request.first and self.request.check):
             return
@@ -172,10 +175,12 @@ class _BlockRun:
             self.reference = oracle.reference(case, self.inputs, seed)
             self.bench.timer.sync()
         except Exception as error:
+            failure = classify(error, ours=True)
             self.unchecked = f"not checked: the reference failed: {one_line(str(error))}"
             forget(error)
-        finally:
-            self._free()
+            if failure.fatal:  # the next case would fail for nothing
+                raise PoisonedError(None, Outcome(status=failure.status, reason=self.unchecked)) from None
+        self._free()
 
     def _guarded(self, index: int, name: str, work: Callable[[], Any]) -> None:
         """Do a step of a case; a failure becomes its outcome, and everything of the case is dropped."""

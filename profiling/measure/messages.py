@@ -100,10 +100,10 @@ class Outcome(_Message):
 
 
 class Unclean(_Message):
-    """Case `index` ended with `outcome`, and the worker exits because of it."""
+    """Case `index` (None: what all share) ended with `outcome`, and the worker exits because of it."""
 
     kind: Literal["unclean"] = "unclean"
-    index: int
+    index: int | None
     outcome: Outcome
 
 

@@ -167,6 +167,19 @@ def test_a_fatal_failure_poisons(bench, make_case, monkeypatch):
     assert "illegal memory access" in caught.value.outcome.reason
 
 
+@pytest.mark.parametrize("step", ["make_inputs", "oracle.reference"])
+def test_a_fatal_failure_of_what_is_shared_blames_no_case(bench, make_case, monkeypatch, step):
+    """Where inputs or the reference cost the device, the worker must go, and the first case is not blamed."""
+
+    def broken(*words):
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(f"profiling.measure.block.{step}", broken)
+    with pytest.raises(PoisonedError, match="illegal memory access") as caught:
+        measure(bench, [make_case(), make_case(backend="tiled")])
+    assert caught.value.index is None
+
+
 def test_memory_that_does_not_come_back_poisons(bench, make_case, stand_ins, monkeypatch):
     """After an out-of-memory that leaks, the next case would fail for nothing: the worker must go."""
     held = iter([0, 0, 2**30])
