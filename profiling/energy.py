@@ -37,7 +37,7 @@ def lacking(
         for row in rows
         if row.status == "ok" and environment in (None, row.environment) and not is_stale(row)
     ]
-    unknown = {row.case for row in good if row.energy_mj is None}
+    unknown = dict.fromkeys(row.case for row in good if row.energy_mj is None)
     chosen = bracket_cases(good, clock) if which == "brackets" else [row.case for row in good]
     return [case for case in chosen if case in unknown]
 

@@ -58,8 +58,8 @@ class CpuTimer:
 
     def __init__(self) -> None:
         empty = self.wall(lambda: None, 50, 1).ms
-        self.floor_ms = dict.fromkeys(("wall", "pipelined"), statistics.median(empty))
-        self.resolution_ms = dict.fromkeys(self.floor_ms, _host_step_ms())
+        self.floor_ms: dict[str, float] = dict.fromkeys(("wall", "pipelined"), statistics.median(empty))
+        self.resolution_ms: dict[str, float] = dict.fromkeys(self.floor_ms, _host_step_ms())
 
     def sync(self) -> None:
         """Nothing to wait for: CPU operators return when they are done."""
