@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from profiling.agenda import Block
-from profiling.case import Case
+from profiling.case import Case, blocks
 from profiling.planning import bracket_cases
 from profiling.records import Addition, Measurement
 from profiling.remeasure import is_stale
@@ -67,17 +67,17 @@ class Energies:
 
     def measure(self, cases: Iterable[Case]) -> None:
         """Measure the energy of those that were not tried yet."""
-        left = [case for case in cases if case not in self._tried]
-        if not left:
-            return
-        found = self._measure(left)
-        with undisturbed():
-            self._writer.add(found)
-        self._tried |= {addition.case: addition for addition in found}
+        for block in blocks([case for case in cases if case not in self._tried]):
+            found = self._measure(block)
+            with undisturbed():  # each took seconds: what is found is safe before the next
+                self._writer.add(found)
+            self._tried |= {addition.case: addition for addition in found}
 
     @property
     def summary(self) -> str:
         """How many energies were measured, and why others are unknown."""
+        if not self._tried:
+            return "No energy was measured"
         reasons = Counter(x.energy_reason or "" for x in self._tried.values() if x.energy_mj is None)
         known = len(self._tried) - reasons.total()
         text = f"Energy of {known} of {len(self._tried)} cases measured"

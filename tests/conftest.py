@@ -4,6 +4,7 @@ The variable must be set before triton is first imported, and only tests set it.
 """
 
 import importlib.util
+import io
 import os
 
 
@@ -29,3 +30,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """The stand-in in the client's place, and locks in a folder of their own."""
+    from profiling import runner
+    from tests.stand_in_run import StandIn
+
+    fresh = type("Fresh", (StandIn,), {"measured": []})
+    monkeypatch.setattr(runner, "Client", fresh)
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    return fresh
+
+
+@pytest.fixture
+def request_run(tmp_path):
+    """Starts a run of the tiny sweep on the CPU; keywords replace parts of the request."""
+    from rich.console import Console
+
+    from profiling import runner
+    from tests.stand_in_run import SWEEP
+
+    path = tmp_path / "tiny.toml"
+    path.write_text(SWEEP)
+
+    def start(**fields):
+        default = {"sweep": path, "device": "cpu", "out": tmp_path / "runs", "argv": ("flashscope", "run")}
+        return runner.run(runner.Request(**(default | fields)), Console(file=io.StringIO()))
+
+    return start

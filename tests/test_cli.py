@@ -72,6 +72,8 @@ class TestRejected:
             (["run", "data/sweeps/quick.toml", "--device", "cpu", "--budget", "10"], "such as 90s, 10m"),
             (["run", "data/sweeps/quick.toml", "--device", "cpu", "--refine-to", "3"], "from 0.01 to 1"),
             (["run", "data/sweeps/quick.toml", "--executor", "ray", "--refine"], "without --refine"),
+            (["run", "data/sweeps/quick.toml", "--device", "cpu", "--energy", "all"], "must go with a GPU"),
+            (["run", "data/sweeps/quick.toml", "--remeasure", "failed"], "name it by --resume"),
             (["show", "nowhere"], "no run of that id"),
             (["show", "nowhere.jsonl"], "no such run file"),
             (["list", "--data", "nowhere"], "no such folder"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from synthetic import synthetic_case, synthetic_run, write_synthetic
 
+from profiling import runner
 from profiling.energy import Energies, lacking
-from profiling.records import Addition
+from profiling.records import Addition, ClockResult, Measurement
 from profiling.store import RunWriter, load_run
+from tests.stand_in_run import CROSSING
 
 
 @pytest.fixture
@@ -101,6 +103,28 @@ def test_an_unknown_energy_has_its_reason(run, path):
     assert "1 unknown, the counter did not move" in energies.summary
 
 
+def test_what_was_found_before_an_interruption_is_kept(run, path):
+    """Each block's energies are in the file before the next is measured."""
+
+    def measure(cases):
+        if cases[0].seq_len_q != 64:
+            raise KeyboardInterrupt
+        return [Addition(case=case, energy_mj=5.0) for case in cases]
+
+    with RunWriter.resume(path) as writer, pytest.raises(KeyboardInterrupt):
+        Energies(measure, writer).measure(lacking(run.measurements, "all", "device"))
+    known = [m.case.seq_len_q for m in load_run(path).measurements if m.energy_mj is not None]
+    assert known == [64, 64]
+
+
+def test_where_none_is_wanted_none_is_counted(path):
+    """Nothing tried is not "0 of 0"."""
+    with RunWriter.resume(path) as writer:
+        energies = Energies(measured(), writer)
+        energies.measure([])
+    assert energies.summary == "No energy was measured"
+
+
 def test_energy_follows_the_rows_of_its_block(run, path):
     """With `all`, a block's energy is measured when its rows are written and before the next block."""
     events = []
@@ -128,3 +152,114 @@ def test_a_case_that_was_never_measured_is_not_wanted():
     """No rows, nothing to ask."""
     assert lacking([], "all", "device") == []
     assert synthetic_case("flash", 64) not in lacking([], "brackets", "device")
+
+
+class TestRun:
+    """`--energy`, on a GPU that is pretended: naive and tiled change places between N = 64 and 1024."""
+
+    @pytest.fixture
+    def on_gpu(self, stand_in, request_run, tmp_path, monkeypatch):
+        """Starts a run on it; `on_gpu.asked` has (backend, N) of the cases whose energy was measured."""
+        path = tmp_path / "crossing.toml"
+        path.write_text(CROSSING.replace("[64, 1024]", "[16, 64, 1024]").replace('"wall"', '"device"'))
+        asked = []
+
+        def measure(client, block):
+            if block[0].seq_len_q == stand_in.stop_at:
+                raise KeyboardInterrupt
+            ms = {"naive": block[0].seq_len_q / 300, "tiled": 1.0}
+            return [
+                Measurement(
+                    case=case,
+                    status="oom" if ms[case.backend] > 3 and stand_in.full else "ok",
+                    clocks=(ClockResult(clock="device", latency_p50_ms=ms[case.backend]),),
+                )
+                for case in block
+            ]
+
+        def energy(client, cases):
+            asked.extend((case.backend, case.seq_len_q) for case in cases)
+            return [Addition(case=case, energy_mj=2.0, energy_window_s=1.0) for case in cases]
+
+        stand_in.full = False
+        stand_in.energy = energy
+        monkeypatch.setattr(stand_in, "measure", measure)
+        monkeypatch.setattr(runner, "check_device", lambda device: device)
+        precompiler = runner.Precompiler
+        monkeypatch.setattr(runner, "Precompiler", lambda cases, workers: precompiler((), workers))
+
+        def start(**fields):
+            return request_run(**({"sweep": path, "device": "cuda:0"} | fields))
+
+        start.asked = asked
+        return start
+
+    def known(self, path):
+        """(backend, N) of the rows with an energy."""
+        return {(m.case.backend, m.case.seq_len_q) for m in load_run(path).measurements if m.energy_mj == 2.0}
+
+    def test_brackets_after_the_plan(self, on_gpu):
+        """The two cases at either side of the change of sign, and the file still ends as finished."""
+        result = on_gpu(energy="brackets")
+        assert self.known(result.path) == {(b, n) for b in ("naive", "tiled") for n in (64, 1024)}
+        run = load_run(result.path)
+        assert (result.status, run.end.status, run.problems) == ("finished", "finished", ())
+
+    def test_brackets_after_the_refinement(self, on_gpu):
+        """Refined, the bracket is a narrow one."""
+        result = on_gpu(energy="brackets", refine_to=0.125)
+        lengths = sorted({n for _, n in self.known(result.path)})
+        assert len(lengths) == 2
+        assert lengths[0] < 300 < lengths[1] <= 1.125 * lengths[0]
+
+    def test_all_that_ran(self, on_gpu, stand_in):
+        """After each block, of what is `ok`."""
+        stand_in.full = True
+        result = on_gpu(energy="all")
+        assert sorted(on_gpu.asked) == sorted(self.known(result.path))
+        assert self.known(result.path) == {(b, n) for b in ("naive", "tiled") for n in (16, 64, 1024)} - {
+            ("naive", 1024)
+        }
+
+    def test_a_finished_run_can_be_asked_for_it_later(self, on_gpu):
+        """Resumed with --energy what lacks it is measured, once; no case is."""
+        first = on_gpu()
+        assert on_gpu.asked == []
+        on_gpu(resume=first.path, energy="all")
+        assert len(on_gpu.asked) == len(set(on_gpu.asked)) == 6
+        before = first.path.read_bytes()
+        assert on_gpu(resume=first.path, energy="all").status == "finished"
+        assert len(on_gpu.asked) == 6
+        assert first.path.read_bytes() == before
+
+    def test_an_interrupted_run_goes_on_with_it(self, on_gpu, stand_in):
+        """What has its energy is not asked again."""
+        stand_in.stop_at = 1024
+        first = on_gpu(energy="all")
+        assert (first.status, len(on_gpu.asked)) == ("interrupted", 4)
+        stand_in.stop_at = None
+        on_gpu(resume=first.path, energy="all")
+        assert len(on_gpu.asked) == len(set(on_gpu.asked)) == 6
+
+    def test_measured_again_a_case_has_its_energy_again(self, on_gpu, stand_in):
+        """The energy of the row before is not that of the new one."""
+        stand_in.full = True
+        first = on_gpu(energy="all")
+        stand_in.full = False
+        on_gpu(resume=first.path, remeasure="failed", energy="all")
+        assert on_gpu.asked[5:] == [("naive", 1024)]
+        assert len(self.known(first.path)) == 6
+
+    def test_interrupted_while_energy_is_measured(self, on_gpu, stand_in):
+        """The rows are whole and the file is finished; what is known of energy stays."""
+
+        def energy(client, cases):
+            if cases[0].seq_len_q == 1024:
+                raise KeyboardInterrupt
+            return [Addition(case=case, energy_mj=2.0) for case in cases]
+
+        stand_in.energy = energy
+        result = on_gpu(energy="brackets")
+        assert result.status == "interrupted"
+        assert load_run(result.path).end.status == "finished"
+        assert self.known(result.path) == {("naive", 64), ("tiled", 64)}

@@ -138,7 +138,9 @@ def test_unknown_is_none_and_never_zero() -> None:
     """A measurement of nothing but a status has no number at all."""
     bare = Measurement(case=CASE, status="oom", reason="out of memory")
     numbers = {
-        name: value for name, value in bare if isinstance(value, int | float) and name != "environment"
+        name: value
+        for name, value in bare
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "environment"
     }
     assert numbers == {}
     assert {value for _, value in GpuState()} == {None}

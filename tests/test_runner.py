@@ -1,79 +1,11 @@
 """One run from request to file, with stand-in workers: refusals, resume, interruption."""
 
-import io
-from typing import ClassVar
-
 import pytest
-from rich.console import Console
 
-from profiling import runner
 from profiling.case import InputError, Sweep
 from profiling.records import ClockResult, Measurement
-from profiling.runner import Request
 from profiling.store import RunWriter, list_runs, load_run
-from tests.synthetic import synthetic_environment
-
-SWEEP = """
-name = "tiny"
-[protocol]
-clocks = ["wall", "device"]
-processes = 1
-[[group]]
-backends = ["naive", "naive/fill", "tiled"]
-seq_len = [16, 32]
-head_dim = [8]
-"""
-
-
-class StandIn:
-    """Measures without workers. `environment` is where it claims to run, `stop_at` the N of its Ctrl-C."""
-
-    environment = synthetic_environment(device_kind="cpu", device_name="stand-in", git_commit="")
-    stop_at = None
-    measured: ClassVar[list] = []
-
-    def __init__(self, device, protocol, clocks, **options):
-        self.clocks = clocks
-        self.timed_s = 0.25
-
-    def start(self):
-        """The environment."""
-        return self.environment
-
-    def measure(self, block):
-        """A row for each case."""
-        if block[0].seq_len_q == self.stop_at:
-            raise KeyboardInterrupt
-        self.measured.extend(block)
-        return [Measurement(case=case, status="ok") for case in block]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
-@pytest.fixture
-def stand_in(monkeypatch, tmp_path):
-    """The stand-in in the client's place, and locks in a folder of their own."""
-    fresh = type("Fresh", (StandIn,), {"measured": []})
-    monkeypatch.setattr(runner, "Client", fresh)
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    return fresh
-
-
-@pytest.fixture
-def request_run(tmp_path):
-    """Starts a run of the tiny sweep on the CPU; keywords replace parts of the request."""
-    path = tmp_path / "tiny.toml"
-    path.write_text(SWEEP)
-
-    def start(**fields):
-        default = {"sweep": path, "device": "cpu", "out": tmp_path / "runs", "argv": ("flashscope", "run")}
-        return runner.run(Request(**(default | fields)), Console(file=io.StringIO()))
-
-    return start
+from tests.stand_in_run import CROSSING
 
 
 def test_a_run_from_start_to_end(stand_in, request_run):
@@ -190,6 +122,9 @@ def test_resume_elsewhere_needs_force(stand_in, request_run):
         ({"executor": "slurm"}, "must be one of local, ray"),
         ({"executor": "ray", "budget_s": 60.0}, "must go without --refine and --budget"),
         ({"executor": "ray", "refine_to": 0.125}, "must go without --refine and --budget"),
+        ({"energy": "all"}, "must go with a GPU, got --device cpu"),
+        ({"energy": "all", "device": "cuda:0", "executor": "ray"}, "must go with --executor local, got ray"),
+        ({"remeasure": "flagged"}, "name it by --resume"),
     ],
 )
 def test_rejected_requests_leave_no_file(stand_in, request_run, tmp_path, fields, message):
@@ -231,18 +166,6 @@ def test_a_header_without_a_sweep_cannot_be_resumed_alone(stand_in, request_run,
     RunWriter.create(other, header).close()
     with pytest.raises(InputError, match="no sweep to go on with"):
         request_run(sweep=None, resume=other)
-
-
-CROSSING = """
-name = "crossing"
-[protocol]
-clocks = ["wall"]
-processes = 1
-[[group]]
-backends = ["naive", "tiled"]
-seq_len = [64, 1024]
-head_dim = [8]
-"""
 
 
 class TestRefineAndBudget:

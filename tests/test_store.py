@@ -26,6 +26,7 @@ from profiling.records import COLUMNS, DERIVED_FIELDS, Addition, ClockResult, Ru
 from profiling.store import (
     DTYPES,
     SAMPLE_COLUMNS,
+    RunInfo,
     RunWriter,
     frame,
     list_runs,
@@ -48,6 +49,14 @@ def path(tmp_path: Path, run: Run) -> Path:
     path = tmp_path / "run.jsonl"
     write_synthetic(run, path)
     return path
+
+
+def list_runs_of(path: Path) -> list[RunInfo]:
+    """The list of runs in a data folder that has this file alone."""
+    data = path.parent / "data"
+    (data / "runs").mkdir(parents=True)
+    (data / "runs" / path.name).write_bytes(path.read_bytes())
+    return list_runs(data)
 
 
 def one_sentence(error: pytest.ExceptionInfo[InputError]) -> str:
@@ -241,6 +250,37 @@ def test_of_a_case_measured_twice_the_last_counts(path: Path, run: Run) -> None:
     assert again in loaded.measurements
     assert len(loaded.measurements) == len(run.measurements)
     assert again.case.label in loaded.problems[0]
+
+
+def test_what_is_measured_again_on_purpose_is_no_problem(path: Path, run: Run) -> None:
+    """Each case may have one more row, which counts alone: what was measured beside the old one is gone."""
+    case = run.measurements[0].case
+    again = run.measurements[0].model_copy(update={"measured_at": "2026-02-02T00:00:00Z", "status": "oom"})
+    with RunWriter.resume(path) as writer:
+        writer.add([Addition(case=case, energy_mj=2.5)])
+    with RunWriter.resume(path, remeasure="flagged") as writer:
+        writer.append([again])
+        writer.end("finished")
+    loaded = load_run(path)
+    assert loaded.problems == ()
+    assert loaded.measurements == (*run.measurements[1:], again)
+    info = next(info for info in list_runs_of(path) if info.run_id == run.run_id)
+    assert (info.n_cases, info.n_by_status) == (6, {"ok": 4, "oom": 2})
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_purpose_holds_for_one_row_and_one_process(path: Path, run: Run, reopened: bool) -> None:
+    """A third row, or one by a process that had no such purpose, is told."""
+    with RunWriter.resume(path, remeasure="failed") as writer:
+        writer.append(run.measurements[: 2 - reopened])
+        if not reopened:
+            writer.append([run.measurements[1]])
+    if reopened:
+        with RunWriter.resume(path) as writer:
+            writer.append([run.measurements[1]])
+    (problem,) = load_run(path).problems
+    assert problem.startswith("1 case(s) are in the file more than once")
+    assert run.measurements[1].case.label in problem
 
 
 # -------------------------------------------------------------------------------------------- rejection

@@ -3,6 +3,9 @@
 CUDA: the caching allocator's peak during one call. CPU: the peak resident size of a fresh child process.
 Over the forward alone for `fwd`; over forward and backward for `bwd` and `fwd_bwd`. `retained` is what
 is held between the two: the output and whatever the backward will need.
+
+The kernel counts a process' pages to within some for each CPU (128 KiB each, and more where there are
+many): what a child needs is unknown below that, as it is for small cases.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import mmap
 import multiprocessing
 import os
 import sys
@@ -172,7 +176,25 @@ def _child_measure(case: Case, seed: int) -> Memory:
         return Memory()
     before = _status_bytes("VmRSS")
     retained = _once(forward, case, inputs) - before
-    return Memory(max(_status_bytes("VmHWM") - before, 0), max(retained, 0), "child_rss")
+    error_bytes = _rss_error_bytes(os.cpu_count() or 1, len(os.sched_getaffinity(0)))
+    return _beyond(error_bytes, _status_bytes("VmHWM") - before, retained)
+
+
+def _beyond(error_bytes: int, peak_bytes: int, retained_bytes: int) -> Memory:
+    """What a child needed, unless all of it is within the counts' error; a peak is no less than its end."""
+    peak_bytes = max(peak_bytes, retained_bytes)
+    if peak_bytes < error_bytes:
+        return Memory()
+    return Memory(peak_bytes, max(retained_bytes, 0), "child_rss")
+
+
+def _rss_error_bytes(online: int, usable: int) -> int:
+    """By how much the kernel's count of a process' pages may be off.
+
+    Each CPU keeps max(32, 2 x CPUs online) of them to itself before it tells (percpu_counter_batch; Linux
+    before 6.2: each thread 64, about the same).
+    """
+    return max(32, 2 * online) * usable * mmap.PAGESIZE
 
 
 def _once(forward: Forward, case: Case, inputs: Inputs) -> int:

@@ -163,14 +163,11 @@ class Telemetry:
 
     # ------------------------------------------------------------------------------------------- memory
 
-    def used_bytes(self) -> int | None:
-        """What all processes together hold of the device, and what the driver keeps for itself."""
-        return getattr(self._call("nvmlDeviceGetMemoryInfo", self._handle), "used", None)
-
     def process_bytes(self) -> int | None:
         """What the driver says this process holds of the device; None where it lists others' ids, or none.
 
-        In a container the list is empty, or its ids are the host's.
+        In a container the list is empty, or its ids are the host's. How much more of the device is used than
+        before this process came is no substitute: other workers come at the same time.
         """
         if not _in_first_namespace():
             return None

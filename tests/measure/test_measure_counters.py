@@ -35,7 +35,7 @@ for index, case in enumerate(request.cases):
         time.sleep(60)
     say(index, "call")
     if case.backend == "x:late":
-        print("the call was lost")
+        print("the call was lost", flush=True)
         os._exit(5)
     say(index, "done", kernel="k", block_m=128, block_n=64)
 """

@@ -25,6 +25,19 @@ class TestChild:
         assert found.peak_bytes == pytest.approx(peak_bytes(case), rel=0.1)
         assert found.retained_bytes < found.peak_bytes / 4
 
+    @pytest.mark.parametrize("direction", ["bwd", "fwd_bwd"])
+    def test_a_backward_counts(self, make_case, stand_ins, direction):
+        """The peak over forward and backward is the model's too; what the forward leaves is part of it."""
+        case = make_case(seq_len_q=1024, seq_len_k=1024, heads=4, kv_heads=4, direction=direction)
+        found = memory.child_memory(case, 0, 60.0)
+        assert found.peak_bytes == pytest.approx(peak_bytes(case), rel=0.1)
+        assert 1024 * 1024 * 4 * 4 <= found.retained_bytes < found.peak_bytes / 2
+
+    def test_less_than_the_kernel_can_tell_is_unknown(self, make_case, stand_ins):
+        """Tensors of some KiB come from a heap that is there already: no number, rather than any."""
+        case = make_case(seq_len_q=32, seq_len_k=32, heads=1, kv_heads=1)
+        assert memory.child_memory(case, 0, 60.0) == memory.Memory()
+
     def test_a_mask_is_an_input(self, make_case, stand_ins):
         """SDPA's mask of a window is there before the call: the peak is that of the same case without."""
         plain, windowed = (
@@ -45,6 +58,25 @@ class TestChild:
             memory.child_memory(make_case(backend=f"{stand_ins}:refuse"), 0, 60.0)
         with pytest.raises(RuntimeError, match="exit code"):
             memory.child_memory(make_case(backend=f"{stand_ins}:segfault"), 0, 60.0)
+
+
+class TestResolution:
+    """How far a count of resident pages can be trusted."""
+
+    def test_a_peak_is_no_less_than_what_is_left_at_its_end(self):
+        """The peak's count lags behind the present one: 48 KiB above 180 KiB was seen."""
+        assert memory._beyond(100_000, 49_152, 184_320) == (184_320, 184_320, "child_rss", None, None)
+        assert memory._beyond(100_000, 300_000, -4096) == (300_000, 0, "child_rss", None, None)
+
+    def test_what_is_within_the_error_is_unknown(self):
+        """Neither a number nor a method."""
+        assert memory._beyond(100_000, 99_999, 50_000) == memory.Memory()
+
+    def test_each_cpu_keeps_pages_to_itself(self, monkeypatch):
+        """32 of them, more where more than 16 CPUs are online; only CPUs that the process may use count."""
+        monkeypatch.setattr(memory.mmap, "PAGESIZE", 4096)
+        assert memory._rss_error_bytes(online=2, usable=2) == 2**18
+        assert memory._rss_error_bytes(online=64, usable=8) == 8 * 128 * 4096
 
 
 class TestShortage:

@@ -68,9 +68,6 @@ class Nvml:
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
         return 123_456
 
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        return types.SimpleNamespace(used=5 * 2**30 if handle < 100 else 2**30)
-
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
         return list(self.processes)
 
@@ -99,7 +96,7 @@ class TestDevice:
         assert not telemetry.works
         assert telemetry.state() is None
         assert telemetry.sm_clock_mhz() is None
-        assert telemetry.energy_mj() is telemetry.used_bytes() is telemetry.process_bytes() is None
+        assert telemetry.energy_mj() is telemetry.process_bytes() is None
         assert telemetry.limits()["driver_version"] == ""
         assert telemetry.problem
 
@@ -121,7 +118,6 @@ class TestDevice:
         assert telemetry.works
         assert telemetry.is_slice
         assert telemetry.sm_clock_mhz() == 1001
-        assert telemetry.used_bytes() == 2**30
 
     def test_power_and_energy_of_a_board_are_not_a_slice_s(self):
         """What all slices take together is no measurement of one: unknown, with a reason."""
@@ -191,7 +187,7 @@ class TestFields:
         assert telemetry.works
         assert set(telemetry.state().model_dump().values()) == {None}
         assert set(telemetry.limits().values()) == {None, ""}
-        assert telemetry.energy_mj() is telemetry.used_bytes() is telemetry.process_bytes() is None
+        assert telemetry.energy_mj() is telemetry.process_bytes() is None
         assert "no energy counter" in telemetry.no_energy()
 
     def test_energy_may_be_missing_where_power_is_there(self):
