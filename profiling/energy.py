@@ -1,6 +1,6 @@
-"""When a run measures energy: after each block, or at the end around the sign changes.
+"""When a run measures energy: after each block, or at the end around the changes of sign.
 
-What measures it is an argument; how it is measured is said in `measure.energy`.
+What measures it is an argument; how that is done is said in `measure.energy`.
 """
 
 from __future__ import annotations
