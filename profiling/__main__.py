@@ -131,6 +131,7 @@ def run(
             "--energy": energy,
             "--remeasure": remeasure,
             "--executor": None if executor == "local" else executor,
+            "--git-commit": git_commit,  # without it, another environment
             "--resume": result.path,
         }
         named = [] if sweep is None else [str(sweep)]

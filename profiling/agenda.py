@@ -129,7 +129,9 @@ class Agenda:
     def _refining(self) -> list[list[Case]]:
         if self._refine_to is None:
             return []
-        found = refinement(self._here(), self._clock, self._refine_to, taken=self._rows)
+        # a planned case that waits is not new: it keeps its block and its place in the count
+        taken = set(self._rows).union(*self._waiting)
+        found = refinement(self._here(), self._clock, self._refine_to, taken)
         return [block for block in found if not any(case in self._new for case in block)]
 
     def _next(self) -> Block | None:

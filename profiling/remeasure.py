@@ -30,14 +30,19 @@ def cases_again(
         which: one of `CHOICES`.
         backends: only these, such as `naive/fill`; None: all.
     """
-    wanted = None if backends is None else {split_backend(name) for name in backends}
-    rows = [row for row in rows if wanted is None or (row.case.backend, row.case.variant) in wanted]
+    rows = rows_of(rows, backends)
     if which == "failed":
         return [row.case for row in rows if row.status in _FAILED]
     shapes = {row.case.shape_key for row in rows if _flagged(row)}
     return [
         row.case for row in rows if row.case.shape_key in shapes and (row.status == "ok" or _flagged(row))
     ]
+
+
+def rows_of(rows: Sequence[Measurement], backends: Collection[str] | None) -> list[Measurement]:
+    """The rows of some backends, such as `naive/fill`; None: all."""
+    wanted = None if backends is None else {split_backend(name) for name in backends}
+    return [row for row in rows if wanted is None or (row.case.backend, row.case.variant) in wanted]
 
 
 def _flagged(row: Measurement) -> bool:

@@ -35,7 +35,7 @@ from profiling.measure.lock import device_lock
 from profiling.measure.precompile import Precompiler
 from profiling.planning import main_clock
 from profiling.records import Environment, Run, RunHeader
-from profiling.remeasure import cases_again
+from profiling.remeasure import cases_again, rows_of
 from profiling.store import RunWriter, check_free, load_run, now, run_path
 from profiling.units import percent_text
 
@@ -122,7 +122,7 @@ def run(request: Request, console: Console | None = None) -> Result:
     plan_from = functools.partial(
         Agenda,
         plan,
-        measured=() if old is None else old.measurements,
+        measured=() if old is None else rows_of(old.measurements, request.backends),
         clock=main_clock(clocks),
         refine_to=request.refine_to,
         limit=None if request.budget_s is None else Limit(guess_s, deadline_s),

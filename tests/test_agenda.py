@@ -268,6 +268,34 @@ class TestRefine:
         assert machine.lengths[:5] == [64, 16384, 1024, 256, 512]
         assert machine.lengths[5:8] == [720, 864, 784]
 
+    def test_a_planned_case_that_waits_is_not_added(self):
+        """Too dear with all its backends, a planned N is not measured with two of them as if it were new."""
+        backends = ("naive", "flash", "tiled")
+        plan = cases(lengths=[64, 1024, 16384], backends=backends)  # 1024 is the ends' middle
+        machine = Machine()
+        rows, agenda = machine.run(blocks(plan), budget_s=6 + 2.5, refine_to=0.125)
+        assert machine.lengths == [64, 16384]
+        assert not any(row.refined for row in rows)
+        assert agenda.left_out == 3
+        more, agenda = machine.run(blocks(plan[3:6]), measured=rows, refine_to=0.125)
+        assert [row.case for row in more[:3]] == plan[3:6]
+        assert sum(row.refined for row in (*rows, *more)) == len(rows) + len(more) - len(plan)
+
+    @pytest.mark.parametrize("budget_s", [3, 5, 7, 11, 23])
+    def test_limited_and_resumed_it_ends_with_all_and_narrow(self, budget_s):
+        """Parts, each with a limit: every planned case once, every other marked, every bracket narrow."""
+        plan, rows, machine = cases((64, 128)), [], Machine()
+        for _ in range(40):
+            done = {row.case for row in rows}
+            left = blocks(c for c in plan if c not in done)
+            found, agenda = machine.run(left, measured=rows, budget_s=budget_s, refine_to=0.125)
+            rows += found
+            if not agenda.left_out and not agenda.wide:
+                break
+        assert len({row.case for row in rows}) == len(rows)
+        assert {row.case for row in rows if not row.refined} == set(plan)
+        assert [bracket.width <= 0.125 for bracket in sign_changes(rows, "device")] == [True, True]
+
     def test_under_a_limit_what_is_wide_is_told(self):
         """Time was up before the bracket was narrow."""
         _, agenda = Machine().run([], measured=[by_law(c) for c in cases()], budget_s=3, refine_to=0.125)

@@ -381,6 +381,22 @@ def test_interrupted(run_for_real, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("status", "code"), [("interrupted", 3), ("budget", 0)])
+def test_how_to_go_on_is_told_with_all_it_takes(flashscope, monkeypatch, status, code):
+    """The line can be copied: it keeps what the resumed run must share, the commit among it."""
+    from profiling import runner
+
+    result = runner.Result(Path("a b.jsonl"), status, 1, 2, {"ok": 1}, n_left_out=1)
+    monkeypatch.setattr(runner, "run", lambda request: result)
+    options = ["--device", "cpu", "--refine", "--git-commit", "abcdef1"]
+    found, out, _ = flashscope("run", "data/sweeps/quick.toml", *options)
+    assert found == code
+    assert out.splitlines()[-1] == (
+        "Go on with: flashscope run data/sweeps/quick.toml --device cpu --refine-to 0.125 "
+        "--git-commit abcdef1 --resume 'a b.jsonl'"
+    )
+
+
 def _wait_until_gone(pid):
     psutil = pytest.importorskip("psutil")
     try:

@@ -232,6 +232,13 @@ class TestRefineAndBudget:
         assert (again.status, again.n_rows, again.took_s) == ("finished", 14, None)
         assert first.path.read_bytes() == before
 
+    def test_only_the_backends_that_were_asked_for(self, crossing):
+        """--backends holds for new N, too: alone, a backend has nothing to cross."""
+        first = crossing()
+        crossing.measured.clear()
+        assert crossing(resume=first.path, refine_to=0.125, backends=("tiled",)).status == "finished"
+        assert crossing.measured == []
+
     def test_a_budget(self, crossing):
         """No time for anything: no rows, no failures, and --resume measures what was left out."""
         first = crossing(budget_s=1e-6)

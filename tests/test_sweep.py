@@ -289,7 +289,7 @@ class TestProgress:
     ("name", "low", "high"),
     [
         ("quick", 40, 80), ("standard", 480, 600), ("tiles", 200, 500), ("repeat", 60, 60),
-        ("models", 200, 300), ("features", 150, 170),
+        ("models", 200, 300), ("decode", 100, 300), ("features", 150, 170),
     ],
 )  # fmt: skip
 def test_the_sweeps_that_come_with_it(name, low, high):
