@@ -6,6 +6,7 @@ The variable must be set before triton is first imported, and only tests set it.
 import importlib.util
 import io
 import os
+import sys
 
 
 def _has_cuda() -> bool:
@@ -60,3 +61,21 @@ def request_run(tmp_path):
         return runner.run(runner.Request(**(default | fields)), Console(file=io.StringIO()))
 
     return start
+
+
+@pytest.fixture
+def flashscope(monkeypatch, capsys):
+    """Runs a command in this process: (exit code, stdout, stderr)."""
+    from profiling import __main__ as cli
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["flashscope", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return command

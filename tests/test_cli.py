@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from profiling import __main__ as cli
 from profiling.case import Case
 from profiling.importers import import_file
 from profiling.records import RunHeader
@@ -18,23 +17,6 @@ from tests.synthetic import synthetic_environment, synthetic_measurement
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = [2**i for i in range(6, 12)]
-
-
-@pytest.fixture
-def flashscope(monkeypatch, capsys):
-    """Runs a command in this process: (exit code, stdout, stderr)."""
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["flashscope", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 """`flashscope counters`: which cases are counted, where the numbers go, and what is refused before."""
 
 import json
-import sys
 
 import pytest
 
-from profiling import __main__ as cli
 from profiling import counting
 from profiling.case import InputError
 from profiling.counting import Request, count_cases
@@ -259,21 +257,6 @@ def test_a_name_that_is_taken(machine, sweep, tmp_path):
 
 class TestCommand:
     """The command line."""
-
-    @pytest.fixture
-    def flashscope(self, monkeypatch, capsys):
-        """Runs a command in this process: (exit code, stdout, stderr)."""
-
-        def command(*words):
-            monkeypatch.setattr(sys, "argv", ["flashscope", *map(str, words)])
-            try:
-                cli.main()
-                code = 0
-            except SystemExit as end:
-                code = int(end.code or 0)
-            return code, *capsys.readouterr()
-
-        return command
 
     def test_it_prints_what_it_counted(self, machine, flashscope, run, tmp_path):
         """A table of bytes, the reasons of what failed, and where it is."""

@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from profiling.case import Case, InputError
 from profiling.measure import ncu
+from profiling.measure.children import child_environment
 from profiling.measure.ncu import Kernel, Report
 from profiling.records import Addition, Status
 
@@ -36,8 +37,6 @@ START_TIMEOUT_S = 300.0
 CASE_TIMEOUT_S = 180.0
 _LOOK_EVERY_S = 0.5
 _COMMAND = (sys.executable, "-m", "profiling.measure.counted")
-# As for workers: neither the interpreter nor an autotuned tile is what a row names.
-_NOT_FOR_CHILDREN = ("TRITON_INTERPRET", "FLASHSCOPE_AUTOTUNE")
 # Whose forward is one kernel, as a rule; where it turns out to be several, the case is counted again.
 _FUSED = ("flash", "sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
 
@@ -270,15 +269,13 @@ class Profiler:
 
     def _run(self, line: Sequence[str], notes: Path, output: IO[bytes]) -> tuple[str, bool]:
         """Run to the end, or until nothing is noted for too long; how it failed, and whether by that."""
-        environment = {name: x for name, x in ncu.plain().items() if name not in _NOT_FOR_CHILDREN}
-        environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a pool would outlive what is profiled
         try:
             process = subprocess.Popen(
                 line,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=environment,
+                env=ncu.plain(child_environment()),
                 start_new_session=True,  # a terminal's Ctrl-C is for this process alone
             )
         except OSError as error:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,9 +138,9 @@ def _output(ncu: str, *arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def plain() -> dict[str, str]:
-    """This process' environment with numbers written in one way: no locale of the user's."""
-    return {**os.environ, "LC_ALL": "C"}
+def plain(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """An environment (this process' own) with numbers written in one way: no locale of the user's."""
+    return {**(os.environ if environment is None else environment), "LC_ALL": "C"}
 
 
 def command(ncu: str, *, metrics: Collection[str], caches: str, log: Path, child: Sequence[str]) -> list[str]:

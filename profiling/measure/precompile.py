@@ -21,6 +21,7 @@ from typing import Any
 from filelock import FileLock
 
 from profiling.case import Case
+from profiling.measure.children import child_environment, die_with_parent
 from profiling.records import Environment
 
 LIMIT_S = 300.0
@@ -69,8 +70,7 @@ class Precompiler:
         self._children: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Precompiler:
-        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-        environment.pop("TRITON_INTERPRET", None)
+        environment = child_environment(CUDA_VISIBLE_DEVICES="")
         for _ in range(self._count):
             self._children.append(
                 subprocess.Popen(
@@ -136,6 +136,7 @@ def main() -> None:
     from profiling.measure.backends import bind, resolve
     from profiling.measure.inputs import make_inputs
 
+    die_with_parent()
     meta = torch.device("meta")
     torch.set_grad_enabled(False)
     task = json.load(sys.stdin)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any, TypeVar
 
 from profiling.case import InputError, Protocol
+from profiling.measure.children import child_environment
 from profiling.measure.messages import (
     FROM_WORKER,
     BlockRequest,
@@ -40,8 +41,6 @@ _END_WAIT_S = 10.0  # for a worker that has closed its pipe to end, with its las
 _SEND_WAIT_S = 60.0
 _MAX_LINE_BYTES = 2**28  # of one answer; what is longer is none
 _MAX_LOG_BYTES = 2**20  # of what it printed, where its last words are looked for
-# Triton's interpreter is no measurement, and an autotuned tile would not be the one that a row names.
-_NOT_FOR_WORKERS = ("TRITON_INTERPRET", "FLASHSCOPE_AUTOTUNE")
 
 _Result = TypeVar("_Result", BlockResult, EnergyResult)
 
@@ -75,9 +74,6 @@ class Worker:
             ) from None
         ours_in, theirs_out = os.pipe()
         theirs_in, ours_out = os.pipe()
-        environment = {name: x for name, x in os.environ.items() if name not in _NOT_FOR_WORKERS}
-        # Compiling in a pool would leave idle processes beside what is measured.
-        environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         try:
             self._process = subprocess.Popen(
                 [*command, str(theirs_in), str(theirs_out)],
@@ -85,7 +81,7 @@ class Worker:
                 stdout=self._log,
                 stderr=self._log,
                 pass_fds=(theirs_in, theirs_out),
-                env=environment,
+                env=child_environment(),
                 start_new_session=True,  # a terminal's Ctrl-C is for the parent alone
             )
         except OSError as error:  # no memory or process number left

@@ -8,7 +8,6 @@ does.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
@@ -16,6 +15,7 @@ import signal
 import sys
 from typing import IO, Any
 
+from profiling.measure.children import die_with_parent
 from profiling.measure.messages import (
     TO_WORKER,
     BlockRequest,
@@ -27,8 +27,6 @@ from profiling.measure.messages import (
 )
 from profiling.records import Environment
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Serve one parent until it closes its pipe."""
@@ -36,7 +34,7 @@ def main() -> None:
     writer = os.fdopen(int(sys.argv[2]), "w", encoding="utf-8", buffering=1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     faulthandler.enable()
-    _die_with_parent()
+    die_with_parent()
     start = TO_WORKER.validate_json(reader.readline())
     assert isinstance(start, Start)
     with contextlib.suppress(BrokenPipeError):  # the parent is gone: nobody wants the answer
@@ -124,15 +122,6 @@ def _visible_devices() -> str:
     """What the user has chosen of the machine's GPUs, since that may hide the one that was asked for."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return "" if chosen is None else f" (with CUDA_VISIBLE_DEVICES={chosen!r})"
-
-
-def _die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent dies, SIGKILL included; elsewhere, nothing."""
-    parent = os.getppid()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the request
-            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,39 @@ def test_a_child_that_dies_or_hangs_costs_no_run(tmp_path):
     assert time.monotonic() - began < 60
 
 
+def test_children_take_the_tiles_that_workers_take(tmp_path, monkeypatch):
+    """Autotuning is no more for them than for a worker: their kernels would be others."""
+    monkeypatch.setenv("FLASHSCOPE_AUTOTUNE", "1")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    with Precompiler([flash(512)], 1) as ahead:
+        assert ahead.compile(H200)
+    assert list(tmp_path.rglob("*.cubin"))
+
+
+def test_children_end_with_their_parent(tmp_path):
+    """A run that is killed leaves nobody compiling behind."""
+    code = (
+        "import os, signal, sys\n"
+        "from profiling.measure.children import die_with_parent\n"
+        "if os.fork():\n"
+        "    os.read(0, 1)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "die_with_parent()\n"
+        "print(os.getpid(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    assert int(parent.stdout.readline()) > 0
+    parent.stdin.write("x")
+    parent.stdin.flush()
+    assert parent.stdout.read() == ""  # its end is the child's: nobody else holds the pipe
+    parent.wait()
+
+
 def test_nothing_to_compile_starts_nobody():
     """A plan without our kernels has no children."""
     with Precompiler([flash(512, backend="naive")], 8) as ahead:
