@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.bias import CausalBias, CausalVariant
 from torch.nn.functional import scaled_dot_product_attention
 
 from fa_core.band import Band
@@ -21,16 +21,14 @@ _BACKENDS = {
 
 
 @contextlib.contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
+def _deterministic() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    if wanted:
-        torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        if wanted:
-            torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
 def _dense_mask(
@@ -50,6 +48,17 @@ def _dense_mask(
     if band.right is not None:
         mask = mask.masked_fill(keys > positions + band.right, float("-inf"))
     return mask
+
+
+def _lower_right(n_q: int, n_k: int) -> CausalBias:
+    """PyTorch's name for a causal mask of the bottom-right corner, which no mask has to be built for.
+
+    What `causal_lower_right` returns, made in another way: its constructor asks for a tensor of 2 x n_q x n_k
+    floats that nobody reads, and it fails in torch.compile and under a TorchDispatchMode (torch 2.11, 2.13).
+    """
+    corner = torch.empty(0).as_subclass(CausalBias)
+    corner.variant, corner.seq_len_q, corner.seq_len_kv = CausalVariant.LOWER_RIGHT, n_q, n_k
+    return corner
 
 
 def sdpa_attention(
@@ -85,9 +94,9 @@ def sdpa_attention(
     else:
         # is_causal is aligned top-left in PyTorch; the bias object names the other corner without a mask.
         lower_right = causal and n_q != n_k and not band.top_left
-        mask = causal_lower_right(n_q, n_k) if lower_right else None
+        mask = _lower_right(n_q, n_k) if lower_right else None
     pinned = sdpa_kernel(_BACKENDS[impl]) if impl in _BACKENDS else contextlib.nullcontext()
-    with pinned, _deterministic(deterministic):
+    with pinned, _deterministic() if deterministic else contextlib.nullcontext():
         try:
             return scaled_dot_product_attention(
                 q,

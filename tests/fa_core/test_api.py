@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 from oracle import DEVICE, make_inputs
+from torch.utils.flop_counter import FlopCounterMode
 
 from fa_core import IMPLS, VARIANTS, attention, flash_tile, naive_attention, tiled_attention
 
@@ -93,6 +95,19 @@ def test_every_impl_computes_the_same_attention(impl, causal, kv_heads):
         pytest.skip(str(refusal))
     expected = naive_attention(*(t.double() for t in x[:3]), causal=causal)
     torch.testing.assert_close(out.double(), expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize("causal_align", ["bottom-right", "top-left"])
+@pytest.mark.parametrize("lengths", [(4, 9), (9, 9), (9, 4)], ids="{0[0]}x{0[1]}".format)
+def test_sdpa_under_a_mode_and_compiled(causal_align, lengths):
+    """Counting FLOPs (a TorchDispatchMode) and one compiled graph meet the output of a plain call."""
+    x = make_inputs(*lengths, 16, dtype="fp32")
+    attend = partial(attention, impl="sdpa", causal=True, causal_align=causal_align)
+    plain = attend(*x[:3])
+    with FlopCounterMode(display=False):
+        torch.testing.assert_close(attend(*x[:3]), plain, equal_nan=True)
+    compiled = torch.compile(attend, fullgraph=True, backend="eager")(*x[:3])
+    torch.testing.assert_close(compiled, plain, equal_nan=True)
 
 
 def test_sdpa_has_no_lse():

@@ -165,7 +165,7 @@ def _cases(draw):
 
 
 @settings(
-    max_examples=40 if GPU else 8,  # each compiles its own kernels there
+    max_examples=25 if GPU else 8,  # each compiles its own kernels there
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

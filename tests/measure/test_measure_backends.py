@@ -248,6 +248,14 @@ class TestWhatRan:
             found = kernel_name(case, resolve(case, CPU), make_inputs(case, CPU, 0))
             assert expected in found
 
+    @pytest.mark.parametrize("name", [n for n in CPU_BACKENDS if n != "naive_compiled"])
+    @pytest.mark.parametrize("causal", [False, True])
+    @pytest.mark.parametrize("lengths", [(4, 4), (4, 9), (9, 4), (1, 9)], ids="{0[0]}x{0[1]}".format)
+    def test_every_shape_has_a_name(self, make_case, name, causal, lengths):
+        """Asking what runs, runs it: no combination of lengths and mask may fail there and not in a call."""
+        case = make_case(backend=name, causal=causal, seq_len_q=lengths[0], seq_len_k=lengths[1])
+        assert kernel_name(case, resolve(case, CPU), make_inputs(case, CPU, 0))
+
     def test_tiles(self, make_case):
         """A requested tile is what runs; else the backend's default; else there is none."""
         assert tile(make_case(backend="tiled", tile_m=32, tile_n=16)) == (32, 16)
