@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shlex
 import subprocess
 import tomllib
@@ -205,6 +206,15 @@ def test_the_tests_that_features_name_exist() -> None:
             file, _, test = place.partition("::")
             tree = ast.parse(read(f"tests/fa_core/{file}"))
             assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, place
+
+
+def test_the_table_of_speeds_is_the_committed_runs() -> None:
+    """Every number of the README's table comes from `h200-standard`, and its commit is named."""
+    made = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "readme_table.py"))
+    run = made["load_run"](made["RUN"])
+    text = section("README.md", "How fast `flash` is")
+    assert made["table"](run) in text
+    assert f"commit {run.header.environment.git_commit[:7]}" in text
 
 
 # ------------------------------------------------------------------------------- dependencies and version
