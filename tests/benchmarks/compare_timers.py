@@ -7,8 +7,12 @@ timer of Triton's is more than 5 % from the clock of ours that means the same, a
 
 - `held`: do_bench's own loop, but enqueued while the GPU is held busy. If that agrees with `device`, the
   difference was the host: gaps between launches that the GPU waited through.
+- `swept`: the same, and L2 read over after it was overwritten. If that agrees where `held` does not, the rest
+  was do_bench's flush: what it wrote last is still in L2 and goes back to memory during the call.
 - `graph_hot`: if that agrees with do_bench_cudagraph where `graph` does not, the difference was L2, which
   do_bench_cudagraph leaves warm.
+- `graph_held`: do_bench_cudagraph's own loop, but launched while the GPU is held busy. If that agrees with
+  `graph` or `graph_hot`, the difference was the host again: launching a graph of many kernels.
 - cycles: if times multiplied by the SM clock agree, the difference was power: a timer that runs a call back
   to back for long enough is slowed down by the power limit.
 """
@@ -19,7 +23,7 @@ import argparse
 import itertools
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,12 +39,27 @@ from profiling.measure.visits import Visitor
 
 APART = 0.05
 OURS = ("device", "graph", "graph_hot")
-# A timer of Triton's, the clock of ours that means the same, and the experiment that tells the two apart.
-PAIRS = (("do_bench", "device", "held"), ("do_bench_cudagraph", "graph", "graph_hot"))
-CAUSES = {
-    "held": "launch gaps: with the queue held it agrees",
-    "graph_hot": "warm L2: it agrees with graph_hot",
-}
+# A timer of Triton's, the clock of ours that means the same, and what tells the two apart: if two columns
+# agree, the cause is named.
+PAIRS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
+    (
+        "do_bench",
+        "device",
+        (
+            ("held", "device", "launch gaps: with the queue held it agrees"),
+            ("swept", "device", "launch gaps and a dirty L2: held, with L2 read over, it agrees"),
+        ),
+    ),
+    (
+        "do_bench_cudagraph",
+        "graph",
+        (
+            ("do_bench_cudagraph", "graph_hot", "warm L2: it agrees with graph_hot"),
+            ("graph_held", "graph", "launch of the graph: with the queue held it agrees"),
+            ("graph_held", "graph_hot", "launch of the graph and a warm L2: held, it agrees with graph_hot"),
+        ),
+    ),
+)
 
 
 class Reading(NamedTuple):
@@ -50,18 +69,40 @@ class Reading(NamedTuple):
     sm_clock_mhz: float
 
 
-def held(call: Call, timer: CudaTimer, calls: int, host_ms: float) -> float:
+def held(call: Call, timer: CudaTimer, calls: int, host_ms: float, swept: bool) -> float:
     """do_bench's loop (its flush of 256 MB, an event pair a call), enqueued behind a held GPU; the median."""
-    flush = torch.empty(256 * 2**20, dtype=torch.int8, device=timer.device)
+    flush = torch.empty(64 * 2**20, dtype=torch.float32, device=timer.device)
+    total = torch.empty((), dtype=torch.float32, device=timer.device)
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     timer._hold(min(1.0 + 2.0 * calls * (host_ms + 0.05), 200.0))
     for begin, end in events:
         flush.zero_()
+        if swept:
+            torch.sum(flush, dim=0, out=total)
         begin.record()
         call()
         end.record()
     timer.sync()
     return statistics.median(begin.elapsed_time(end) for begin, end in events)
+
+
+def graph_held(call: Call, timer: CudaTimer, calls: int) -> float:
+    """do_bench_cudagraph's loop (`calls` calls in a graph, ten replays), launched behind a held GPU."""
+    with torch.cuda.stream(torch.cuda.Stream(timer.device)):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                call()
+        times = []
+        for _ in range(11):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            timer._hold(10.0)
+            begin.record()
+            graph.replay()
+            end.record()
+            timer.sync()
+            times.append(begin.elapsed_time(end) / calls)
+    return statistics.median(times[1:])  # the first uploads the graph
 
 
 def timers(case: Case, timer: CudaTimer, protocol: Protocol) -> dict[str, Callable[[], float]]:
@@ -79,8 +120,10 @@ def timers(case: Case, timer: CudaTimer, protocol: Protocol) -> dict[str, Callab
     return {
         **{clock: lambda clock=clock: ours(clock) for clock in OURS},
         "do_bench": lambda: do_bench(call, return_mode="median"),  # type: ignore[return-value]
-        "held": lambda: held(call, timer, calls, first.host_ms),
+        "held": lambda: held(call, timer, calls, first.host_ms, swept=False),
+        "swept": lambda: held(call, timer, calls, first.host_ms, swept=True),
         "do_bench_cudagraph": lambda: do_bench_cudagraph(call, return_mode="median"),  # type: ignore[return-value]
+        "graph_held": lambda: graph_held(call, timer, max(1, min(300, int(20.0 / first.call_ms)))),
     }
 
 
@@ -106,19 +149,23 @@ def read(case: Case, timer: CudaTimer, telemetry: Telemetry, rounds: int) -> dic
     }
 
 
-def cause(found: dict[str, Reading], theirs: str, ours: str, experiment: str) -> str:
-    """Why two timers differ, by the experiment that makes them agree; "" where they do not differ."""
+def _apart(a: Reading, b: Reading) -> bool:
+    return abs(a.ms / b.ms - 1) > APART
+
+
+def cause(
+    found: dict[str, Reading], theirs: str, ours: str, experiments: Sequence[tuple[str, str, str]]
+) -> str:
+    """Why two timers differ, by the first experiment that makes two columns agree; "" where they do not."""
     a, b = found[theirs], found[ours]
-    if abs(a.ms / b.ms - 1) <= APART:
+    if not _apart(a, b):
         return ""
-    other = found.get(experiment)
-    reference = a if experiment == "graph_hot" else b  # graph_hot stands beside theirs, held beside ours
-    if other is not None and abs(other.ms / reference.ms - 1) <= APART:
-        return CAUSES[experiment]
-    cycles = a.ms * a.sm_clock_mhz / (b.ms * b.sm_clock_mhz)
-    if abs(cycles - 1) <= APART:
+    for one, other, words in experiments:
+        if one in found and other in found and not _apart(found[one], found[other]):
+            return words
+    if abs(a.ms * a.sm_clock_mhz / (b.ms * b.sm_clock_mhz) - 1) <= APART:
         return f"power: {a.sm_clock_mhz:.0f} against {b.sm_clock_mhz:.0f} MHz, as many cycles"
-    return f"not explained: {experiment} says {'nothing' if other is None else f'{other.ms * 1e3:.1f} us'}"
+    return "not explained"
 
 
 def cases(head_dim: int, lengths: list[int]) -> list[Case]:
@@ -146,7 +193,10 @@ def main() -> None:
     torch.cuda.set_stream(torch.cuda.Stream(device))
     timer = CudaTimer(device)
     telemetry = Telemetry(worker_environment(device).device_uuid)
-    names = ["device", "do_bench", "held", "graph", "graph_hot", "do_bench_cudagraph"]
+    names = [
+        *("device", "do_bench", "held", "swept"),
+        *("graph", "graph_hot", "do_bench_cudagraph", "graph_held"),
+    ]
     print(
         "| case | "
         + " | ".join(f"{name} (us)" for name in names)
@@ -158,10 +208,10 @@ def main() -> None:
             found = read(case, timer, telemetry, options.rounds)
             times = [f"{found[name].ms * 1e3:.1f}" if name in found else "" for name in names]
             ratios, why = [], []
-            for theirs, ours, experiment in PAIRS:
+            for theirs, ours, experiments in PAIRS:
                 if theirs in found and ours in found:
                     ratios.append(f"{found[theirs].ms / found[ours].ms:.3f}")
-                    why.append(cause(found, theirs, ours, experiment))
+                    why.append(cause(found, theirs, ours, experiments))
                 else:
                     ratios.append("")
             print(
