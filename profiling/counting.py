@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from profiling.measure.counters import Count, Profiler, count
 from profiling.measure.environment import check_device, with_provenance
 from profiling.measure.lock import device_lock
 from profiling.records import Environment, Measurement, Run, RunHeader
-from profiling.store import RunWriter, check_free, load_run, now, run_path
+from profiling.store import RunWriter, check_free, load_run, new_run_path, now
 from profiling.sweep import undisturbed
 
 # Counters may be added to a row where these are the same, and its kernel's hash.
@@ -74,7 +73,8 @@ def count_cases(request: Request, console: Console | None = None) -> Result:
     sweep = None if request.sweep is None else load_sweep(request.sweep)
     seed = _seed(sweep, old)
     asked = _chosen(sweep.cases() if sweep is not None else _counted_rows(old), request)
-    path = request.run or _new_path(request, sweep, device)
+    name = sweep.name if sweep is not None else ""
+    path = request.run or new_run_path(request.out, request.run_id, name, device, "choose another --run-id")
     if request.run is not None:
         check_free(path)
     profiler = Profiler.here(device, seed)
@@ -136,17 +136,6 @@ def _chosen(cases: Sequence[Case], request: Request) -> list[Case]:
             f"no case to count: --backends and --cases must leave some of the {len(cases)} that can be{among}"
         )
     return chosen
-
-
-def _new_path(request: Request, sweep: Sweep | None, device: str) -> Path:
-    name = sweep.name if sweep is not None else ""
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    path = run_path(request.out, request.run_id or f"{stamp}-{name}-{device.partition(':')[0]}")
-    if path.exists():
-        raise InputError(f"{path}: exists already: choose another --run-id")
-    if request.out.exists() and not request.out.is_dir():
-        raise InputError(f"--out {request.out}: must be a folder")
-    return path
 
 
 def _fitting(asked: Sequence[Case], old: Run, here: Environment) -> tuple[list[Case], list[Count]]:

@@ -15,7 +15,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -36,7 +35,7 @@ from profiling.measure.precompile import Precompiler
 from profiling.planning import main_clock
 from profiling.records import Environment, Run, RunHeader
 from profiling.remeasure import cases_again, rows_of
-from profiling.store import RunWriter, check_free, load_run, now, run_path
+from profiling.store import RunWriter, check_free, load_run, new_run_path, now
 from profiling.units import percent_text
 
 EXECUTORS = ("local", "ray")
@@ -110,7 +109,10 @@ def run(request: Request, console: Console | None = None) -> Result:
     device = _device(request, old)
     _check_energy(request, device)
     plan = _plan(request, old, cases)
-    path = old.path if old is not None and old.path is not None else _new_path(request, sweep, device)
+    path = old.path if old is not None else None
+    if path is None:
+        remedy = "go on with it by --resume, or choose another --run-id"
+        path = new_run_path(request.out, request.run_id, sweep.name, device, remedy)
     for problem in () if old is None else old.problems:
         console.print(f"{path}: {problem}", soft_wrap=True, highlight=False)
     clocks = planned_clocks(sweep.protocol, device)
@@ -245,17 +247,6 @@ def _device(request: Request, old: Run | None) -> str:
     if old is not None and old.header.environment.device_kind == "cpu":
         return "cpu"
     return "cuda:0"
-
-
-def _new_path(request: Request, sweep: Sweep, device: str) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    run_id = request.run_id or f"{stamp}-{sweep.name}-{device.partition(':')[0]}"
-    path = run_path(request.out, run_id)
-    if path.exists():
-        raise InputError(f"{path}: exists already; go on with it by --resume, or choose another --run-id")
-    if request.out.exists() and not request.out.is_dir():
-        raise InputError(f"--out {request.out}: must be a folder")
-    return path
 
 
 @contextlib.contextmanager

@@ -104,8 +104,8 @@ def _nvml(devices: list[Any]) -> Finding:
         return Finding(
             "nvml",
             "no",
-            "it does not know the device: rows carry no clocks, power or temperature",
-            "pip install nvidia-ml-py (the package called pynvml is another and hides it)",
+            "silent: rows carry no clocks, power or temperature",
+            telemetry.problem,
         )
     limits = telemetry.limits()
     watts, clock = limits["power_limit_w"], limits["sm_clock_max_mhz"]

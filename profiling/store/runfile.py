@@ -72,6 +72,21 @@ def run_path(folder: Path, run_id: str) -> Path:
     return folder / f"{run_id}.jsonl"
 
 
+def new_run_path(folder: Path, run_id: str | None, name: str, device: str, remedy: str) -> Path:
+    """Where a new run goes: under its id, else under the time, the sweep's `name` and the device's kind.
+
+    Raises:
+        InputError: a run of this id is there (`remedy` says what else to do), or the folder is a file.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    path = run_path(folder, run_id or f"{stamp}-{name}-{device.partition(':')[0]}")
+    if path.exists():
+        raise InputError(f"{path}: exists already: {remedy}")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder}: must be a folder")
+    return path
+
+
 # ---------------------------------------------------------------------------------------------- writing
 
 
