@@ -22,7 +22,6 @@ _MAX_HOLD_MS = 60.0
 _L2_FALLBACK_BYTES = 64 * 2**20
 _EMPTY_CALLS = 20  # of a kernel that does nothing, to see what a clock adds
 _STEP_READINGS = 48
-_NOT_AHEAD = "the host could not keep the queue full"
 
 
 class Samples(NamedTuple):
@@ -103,9 +102,8 @@ def _pipelined_ms(call: Call, sync: Call, calls: int) -> float:
 class CudaTimer:
     """Clocks of one CUDA device. Everything runs on the stream that is current when it is made.
 
-    The `device` clock and the graphs' enqueue their calls while the GPU is held by a spinning kernel, so that
-    the time between two events holds no launch latency. The `device` clock fills L2 with lines of no use
-    before each call.
+    The `device` clock enqueues its calls while the GPU is held by a spinning kernel, so that the time
+    between two events holds no launch latency; before each call L2 is filled with lines of no use to it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -140,17 +138,24 @@ class CudaTimer:
         """
         total = samples * calls
         events = self._event_pairs(total)
-
-        def enqueue() -> None:
+        hold_ms = 0.2 + 1.5 * total * (host_ms + 0.05)
+        kept_ahead = False
+        for _ in range(3):
+            self._hold(min(hold_ms, _MAX_HOLD_MS))
             for start, end in events:
                 self._empty_l2()
                 start.record()
                 call()
                 end.record()
-
-        remark = self._ahead(enqueue, events[0][0], 0.2 + 1.5 * total * (host_ms + 0.05))
+            # The GPU has not come to the first call yet: all of it was enqueued ahead.
+            kept_ahead = not events[0][0].query()
+            self.sync()
+            if kept_ahead or hold_ms > _MAX_HOLD_MS:
+                break
+            hold_ms *= 2
         times = [start.elapsed_time(end) for start, end in events]
-        return Samples([statistics.median(times[i : i + calls]) for i in range(0, total, calls)], remark)
+        groups = [statistics.median(times[i : i + calls]) for i in range(0, total, calls)]
+        return Samples(groups, "" if kept_ahead else "the host could not keep the queue full")
 
     def capture(self, calls: Sequence[Call]) -> torch.cuda.CUDAGraph:
         """A CUDA graph of these calls, one after another, each warmed up before."""
@@ -163,35 +168,15 @@ class CudaTimer:
     def replay(self, graph: torch.cuda.CUDAGraph, copies: int, samples: int) -> Samples:
         """Replays of a graph of `copies` calls, each divided by `copies`."""
         ((start, end),) = self._event_pairs(1)
-        out, remark = [], ""
-
-        def enqueue() -> None:
+        out = []
+        for _ in range(samples):
+            self._hold(0.1)
             start.record()
             graph.replay()
             end.record()
-
-        for _ in range(samples):
-            remark = self._ahead(enqueue, start, 0.2) or remark
-            out.append(start.elapsed_time(end) / copies)
-        return Samples(out, remark)
-
-    def _ahead(self, enqueue: Call, first: torch.cuda.Event, hold_ms: float) -> str:
-        """Enqueue while the GPU is held, and wait; a remark if it came to the `first` event too early.
-
-        Then what lies between the events is the host's time, too: it is held for longer and enqueued again.
-        A graph of many kernels takes the host as much as a millisecond to launch.
-        """
-        for _ in range(3):
-            self._hold(min(hold_ms, _MAX_HOLD_MS))
-            begin = time.perf_counter_ns()
-            enqueue()
-            enqueued_ms = (time.perf_counter_ns() - begin) / 1e6
-            ahead = not first.query()
             self.sync()
-            if ahead or hold_ms > _MAX_HOLD_MS:
-                return "" if ahead else _NOT_AHEAD
-            hold_ms = 2 * max(hold_ms, enqueued_ms)
-        return _NOT_AHEAD
+            out.append(start.elapsed_time(end) / copies)
+        return Samples(out)
 
     def _event_pairs(self, count: int) -> list[tuple[torch.cuda.Event, torch.cuda.Event]]:
         while len(self._events) < count:
