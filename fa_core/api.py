@@ -10,6 +10,7 @@ import torch
 
 from fa_core.band import make_band
 from fa_core.naive import naive_attention
+from fa_core.policy import NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
 from fa_core.tiled import tiled_attention
 from fa_core.validation import (
     check_bias,
@@ -20,8 +21,7 @@ from fa_core.validation import (
     why_not_flash,
 )
 
-SDPA_IMPLS: tuple[str, ...] = ("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
-IMPLS: tuple[str, ...] = ("auto", "flash", "tiled", "naive", *SDPA_IMPLS)
+IMPLS: tuple[str, ...] = ("auto", *NAMED_IMPLS)
 
 
 def _has_triton() -> bool:
@@ -72,6 +72,77 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
     return impl
 
 
+def _policy_choice(
+    policy: Policy,
+    impl: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    features: tuple[object, ...],
+    tile: tuple[int, int] | None,
+    return_lse: bool,
+) -> Choice:
+    """The rule for a checked call. `features`: window, ALiBi, softcap, bias and sinks, None if absent."""
+    if impl != "auto":
+        raise ValueError(f"policy must go with impl 'auto', got {impl!r}, which leaves nothing to choose")
+    policy.check_device(q.device)
+    if any(x is not None for x in features):
+        return Choice(None, "rules are about calls without window, ALiBi, softcap, bias and sinks")
+    if tile is not None:
+        return Choice(None, "a tile was asked for")
+    call = call_of(q, k, v, causal)
+    if isinstance(call, str):
+        return Choice(None, call)
+    choice = policy.choose(call, q.shape[0] * q.shape[1], q.shape[2])
+    if return_lse and choice.rule is not None and choice.rule.impl in SDPA_IMPLS:
+        return Choice(None, f"the rule says {choice.rule.impl}, which returns no lse")
+    return choice
+
+
+def explain(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    impl: str = "auto",
+    policy: Policy | None = None,
+    block_m: int | None = None,
+    block_n: int | None = None,
+    return_lse: bool = False,
+    **_other: object,
+) -> str:
+    """Which implementation `attention` would take with these arguments, and why, in one line.
+
+    Raises:
+        TypeError, ValueError: as `attention`, for what decides it.
+    """
+    q, k, v = autocast_together(q, k, v)
+    check_tensors(q, k, v)
+    check_tile(block_m, block_n)
+    why = ""
+    if policy is not None:
+        features = (window, alibi_slopes, softcap, bias, sinks)
+        tile = None if block_m is None or block_n is None else (block_m, block_n)
+        choice = _policy_choice(policy, impl, q, k, v, causal, features, tile, return_lse)
+        if choice.rule is not None:
+            return rule_text(choice.rule)
+        why = f"; policy: {choice.why}"
+    found = resolve_impl(impl, q, v, block_m)
+    if impl != "auto":
+        return f"{found}: asked for{why}"
+    if found == "flash":
+        return f"flash: it can take these tensors{why}"
+    reason = "the interpreter is for tests only" if _interpreted() else _why_not_flash(q, v)
+    return f"naive: {reason}{why}"
+
+
 def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Under autocast the tensors in its dtype, as PyTorch's own attention takes them; fp64 is left alone."""
     first = tensors[0]
@@ -112,6 +183,7 @@ def attention(
     sinks: torch.Tensor | None = ...,
     scale: float | None = ...,
     impl: str = ...,
+    policy: Policy | None = ...,
     block_m: int | None = ...,
     block_n: int | None = ...,
     deterministic: bool = ...,
@@ -132,6 +204,7 @@ def attention(
     sinks: torch.Tensor | None = ...,
     scale: float | None = ...,
     impl: str = ...,
+    policy: Policy | None = ...,
     block_m: int | None = ...,
     block_n: int | None = ...,
     deterministic: bool = ...,
@@ -151,6 +224,7 @@ def attention(
     sinks: torch.Tensor | None = None,
     scale: float | None = None,
     impl: str = "auto",
+    policy: Policy | None = None,
     block_m: int | None = None,
     block_n: int | None = None,
     deterministic: bool = False,
@@ -178,8 +252,9 @@ def attention(
         scale: factor on q kᵀ; 1/sqrt(head_dim) when None.
         impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), `tiled` (the same algorithm in plain
             PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a pinned
-            `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is `flash` where it can run
-            and `naive` elsewhere.
+            `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is what `policy` says, and
+            without a rule `flash` where it can run and `naive` elsewhere; `explain` says which and why.
+        policy: rules for `auto`, from `load_policy`; they must have been measured on a device of q's kind.
         block_m: query rows of the tile of `flash` or `tiled`; with block_n, 16, 32, 64, 128 or 256.
         block_n: keys of the tile. In the backward the tile is that of the kernel that forms dK and dV.
         deterministic: ask for bitwise equal results on every run. All paths of `flash`, `tiled` and
@@ -191,8 +266,8 @@ def attention(
         A NaN in k or v reaches every row that sees it, and may reach rows to which a mask hides it.
 
     Raises:
-        TypeError, ValueError: arguments that do not fit together, an unknown `impl`, or a tile asked of
-            an implementation that has none.
+        TypeError, ValueError: arguments that do not fit together, an unknown `impl`, a tile asked of an
+            implementation that has none, or a policy of another device.
         NotImplementedError: the named implementation cannot take these tensors or options, or return an lse.
     """
     q, k, v = autocast_together(q, k, v)
@@ -202,8 +277,14 @@ def attention(
     band = make_band(causal, causal_align, window)
     scale = check_scale(scale, q.shape[3])
     check_tile(block_m, block_n)
-    impl = resolve_impl(impl, q, v, block_m)
     tile = None if block_m is None or block_n is None else (block_m, block_n)
+    if policy is not None:
+        features = (window, alibi_slopes, softcap, bias, sinks)
+        choice = _policy_choice(policy, impl, q, k, v, causal, features, tile, return_lse)
+        if choice.rule is not None:
+            impl, tile = choice.rule.impl, choice.rule.tile
+            block_m, block_n = tile or (None, None)
+    impl = resolve_impl(impl, q, v, block_m)
     rules: dict[str, Any] = {
         "alibi_slopes": alibi_slopes,
         "softcap": softcap,

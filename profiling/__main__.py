@@ -311,6 +311,41 @@ def crossover(
 
 
 @app.command()
+def policy(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN_OR_FILE...", help="Runs of one device, or comparison CSVs.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the rules go, as JSON.")] = Path("policy.json"),
+    clock: Annotated[
+        Literal["wall", "pipelined", "device", "graph", "graph_hot"],
+        typer.Option(help="Whose latencies decide; a CPU has wall and pipelined."),
+    ] = "device",
+    margin: Annotated[
+        float, typer.Option(min=0, help="How much faster another must be to take over, relative.")
+    ] = 0.02,
+    data: DataOption = None,
+) -> None:
+    """Write which implementation to take, and from which N on.
+
+    Rules with their evidence, for this device, dtype, head dim, mask, direction and range of batch · heads;
+    `fa_core.attention(..., policy=fa_core.load_policy(FILE))` obeys them.
+    """
+    from profiling.analysis.policy import make_policy
+    from profiling.export import to_policy
+    from profiling.store import frame
+    from profiling.terminal import policy_text
+
+    loaded = [run for name in runs for run in _load_all(name, data)]
+    found = make_policy(frame(loaded), clock=clock, margin=margin)
+    try:
+        out.write_text(to_policy(found), encoding="utf-8")
+    except OSError as error:
+        _reject(f"--out {out}: cannot be written: {error.strerror}")
+    print(policy_text(found))
+    print(f"{out}: {len(found.rules)} rules")
+
+
+@app.command()
 def counters(
     target: Annotated[
         str, typer.Argument(metavar="RUN_OR_SWEEP", help="A run whose rows to complete, or a sweep file.")

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from tabulate import tabulate
 
+from profiling.analysis.policy import Policy
 from profiling.case import InputError
 from profiling.records import Run
 from profiling.units import count_text, number_text
@@ -61,6 +62,24 @@ def to_json(run: Run) -> str:
             "measurements": [json.loads(measurement.model_dump_json()) for measurement in run.measurements],
             "problems": list(run.problems),
             "end": None if run.end is None else run.end.model_dump(mode="json"),
+        },
+        indent=1,
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+
+
+def to_policy(policy: Policy) -> str:
+    """Rules as JSON, as `fa_core.load_policy` reads them."""
+    return json.dumps(
+        {
+            "format": "flashscope policy",
+            "version": 1,
+            "device_kind": policy.device_kind,
+            "device_name": policy.device_name,
+            "runs": list(policy.run_ids),
+            "clock": policy.clock,
+            "rules": [rule._asdict() for rule in policy.rules],
         },
         indent=1,
         ensure_ascii=False,

@@ -13,6 +13,7 @@ from profiling.units import bytes_text, count_text, duration_text, number_text, 
 
 if TYPE_CHECKING:
     from profiling.analysis.crossover import Crossover
+    from profiling.analysis.policy import Policy
     from profiling.runner import Result
     from profiling.store import RunInfo
 
@@ -156,3 +157,26 @@ def _star(found: Crossover) -> str:
     if found.crossover_seq_len is None:
         return "".join(f", between N = {count_text(a)} and {count_text(b)}" for a, b in found.brackets)
     return f", N* = {units.crossover_text(found.crossover_seq_len, found.interval)}"
+
+
+def policy_text(policy: Policy) -> str:
+    """Every rule in a line, and what no rule is about."""
+    rows = []
+    for rule in policy.rules:
+        ratios = rule.evidence["runner_up_ratio"]
+        lead = f"{ratio_text(min(ratios))} to {ratio_text(max(ratios))}" if ratios else ""
+        rows.append(
+            (
+                f"{rule.direction} {rule.dtype} d{rule.head_dim}{' causal' if rule.causal else ''}",
+                f"{rule.group}" if rule.group > 1 else "",
+                "-".join(count_text(n) for n in dict.fromkeys(rule.batch_heads)),
+                "-".join(count_text(n) for n in dict.fromkeys(rule.seq_len)),
+                rule.impl if rule.tile is None else f"{rule.impl} {rule.tile[0]} x {rule.tile[1]}",
+                rule.evidence["runner_up"],
+                lead,
+            )
+        )
+    header = ("call", "heads per KV head", "batch · heads", "N", "take", "instead of", "faster by")
+    left = ", ".join(f"{count_text(n)} {what}" for what, n in policy.left_out.items())
+    tail = f"\nrows that no rule is about: {left}" if left else ""
+    return f"{policy.device_name}, {policy.clock} clock\n{table(header, rows)}{tail}"

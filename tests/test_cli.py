@@ -240,6 +240,25 @@ class TestReading:
         assert code == 0
         assert "no shape has both naive and sdpa_flash" in out
 
+    def test_policy(self, flashscope, data, tmp_path):
+        """Rules as a table and as a file that `load_policy` reads; a place that cannot be written is told."""
+        torch = pytest.importorskip("torch")
+        from fa_core import explain, load_policy
+
+        path = tmp_path / "policy.json"
+        code, text, _ = flashscope("policy", "one", "--out", path, "--data", data)
+        assert code == 0
+        assert "flash" in text
+        assert f"{path}: " in text
+        policy = load_policy(path, force=True)
+        rule = policy.rules[0]
+        q = torch.empty(1, rule.batch_heads[0], rule.seq_len[0], rule.call.head_dim, dtype=torch.bfloat16)
+        assert rule.evidence["run_id"] == "one"
+        assert "run one, device clock" in explain(q, q, q, causal=rule.call.causal, policy=policy)
+        code, _, err = flashscope("policy", "one", "--out", tmp_path, "--data", data)
+        assert code == 2
+        assert "cannot be written" in err
+
     def test_estimate(self, flashscope):
         """The issue's own example: 256 MiB for one head, 64 GiB for all, and four series."""
         code, out, _ = flashscope(
