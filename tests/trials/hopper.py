@@ -6,9 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from hopper_backward import KEYS, finish_kernel, hopper_backward_kernel, prepare_kernel
+from hopper_backward import KEYS, hopper_backward_kernel
 from hopper_dq import hopper_dq_kernel
 from hopper_forward import hopper_forward_kernel
+from hopper_rows import finish_kernel, prepare_kernel
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
