@@ -267,11 +267,17 @@ def crossover(
     ],
     baseline: Annotated[str, typer.Option(help="Backend, or backend/variant, to be overtaken.")] = "naive",
     candidate: Annotated[str, typer.Option(help="Backend, or backend/variant, that may overtake.")] = "flash",
-    metric: Annotated[Literal["latency", "memory"], typer.Option()] = "latency",
+    metric: Annotated[Literal["latency", "memory", "energy", "cost"], typer.Option()] = "latency",
     clock: Annotated[
         Literal["wall", "pipelined", "device", "graph", "graph_hot"],
         typer.Option(help="The clock decides the answer; a CPU has wall and pipelined."),
     ] = "device",
+    price_per_hour: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="With --metric cost: of the device.")
+    ] = None,
+    price_per_kwh: Annotated[
+        float | None, typer.Option(metavar="PRICE", help="With --metric cost: of electricity.")
+    ] = None,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",  # noqa: A002 - the option's name
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
     data: DataOption = None,
@@ -298,13 +304,15 @@ def crossover(
         candidate=candidate,
         metric=metric,
         clock=clock,
+        price_per_hour=price_per_hour,
+        price_per_kwh=price_per_kwh,
         seed=seed,
     )
     if format == "json":
         print(json.dumps([x.to_dict() for x in found], indent=2))
         return
     if not found:
-        on = f" on clock {clock}" if metric == "latency" else ""
+        on = f" on clock {clock}" if metric in ("latency", "cost") else ""
         print(f"no shape has both {baseline} and {candidate}{on} in {', '.join(runs)}")
     for x in found:
         print(crossover_text(x))

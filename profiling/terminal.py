@@ -148,9 +148,24 @@ def counters_text(additions: Sequence[Addition]) -> str:
 def crossover_text(found: Crossover) -> str:
     """One slice's answer: the slice, N* where there is one, what was seen, what to measure next."""
     where = f"{found.slice.label} on {found.slice.device_name or 'an unknown device'}"
-    on = f", {found.clock} clock" if found.clock else f", {found.metric}"
-    lines = [f"{where}{on}: {found.verdict}{_star(found)}", f"  {found.why}", f"  {found.next}"]
+    what = [found.metric] * (found.metric != "latency") + [f"{found.clock} clock"] * bool(found.clock)
+    head = f"{where}, {', '.join(what)}: {found.verdict}{_star(found)}"
+    lines = [head, f"  {_costs(found)}", f"  {found.why}", f"  {found.next}"]
     return "\n".join(line for line in lines if line.strip())
+
+
+def _costs(found: Crossover) -> str:
+    """What a million tokens cost with either, at both ends: of a cost, the ratio alone tells little."""
+    if found.metric != "cost" or not found.points:
+        return ""
+    ends = dict.fromkeys((found.points[0], found.points[-1]))
+    told = [
+        f"{number_text(point.baseline_value)} and {number_text(point.candidate_value)} "
+        f"at N = {count_text(point.seq_len)}"
+        for point in ends
+    ]
+    names = f"{found.baseline} and {found.candidate}"
+    return f"A million tokens cost, in thousandths, with {names}: {'; '.join(told)}."
 
 
 def _star(found: Crossover) -> str:

@@ -226,6 +226,8 @@ class TestReading:
         (found,) = json.loads(out)
         assert found["verdict"] in text
         assert found["slice"]["clock"] == "device"
+        told = {"slice", "verdict", "brackets", "crossover_seq_len", "interval", "calibrated", "why", "next"}
+        assert told <= set(found)
         table = tmp_path / "one.csv"
         flashscope("export", "one", "--out", table, "--data", data)
         code, out, _ = flashscope("crossover", table, "--format", "json")
@@ -233,6 +235,20 @@ class TestReading:
         assert code == 0
         assert bare["bracket_only"] is True
         assert bare["brackets"] == found["brackets"]
+
+    def test_crossover_in_energy_and_cost(self, flashscope, data):
+        """A cost needs its price and tells what tokens cost; energy nobody measured is told, too."""
+        ask = ("crossover", "one", "--data", data, "--metric")
+        code, text, _ = flashscope(*ask, "cost", "--price-per-hour", "3.5")
+        assert code == 0
+        assert "cost, device clock" in text
+        assert "A million tokens cost, in thousandths, with naive and flash:" in text
+        code, _, told = flashscope(*ask, "cost")
+        assert (code, told.count("\n")) == (2, 1)
+        assert "needs a price" in told
+        code, text, _ = flashscope(*ask, "energy")
+        assert code == 0
+        assert "--energy all" in text
 
     def test_crossover_of_what_is_not_there(self, flashscope, data):
         """No shape with both backends is an answer, not a fault."""

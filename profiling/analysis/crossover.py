@@ -4,8 +4,9 @@ For each slice (`curves.Slice`) and each N at which both backends ran, the log-r
 taken round by round, in rounds where both were measured. A point whose interval holds zero, or whose
 difference is no larger than the timer's step, has no sign of its own. Brackets are neighbouring points
 with opposite signs of their own; N* is where a smooth curve through the points, in log2 N, crosses
-zero, its interval comes from bootstrap replicates (`resample`). All sign changes are kept, nothing is
-extrapolated, and a file without samples gets brackets and no interval.
+zero. How sure the signs are is told by bootstrap replicates (`resample`); the interval of N* holds the spread
+between processes and what may lie between the points (`interpolation`). All sign changes are kept, nothing
+is extrapolated, and what has no samples gets brackets and no interval.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from profiling.analysis import resample, wording
+from profiling.analysis import interpolation, resample, wording
+from profiling.analysis.cost import Prices, check_prices, costs, millisecond_costs
 from profiling.analysis.curves import (
+    METRICS,
     ORIGIN_FIELDS,
     Slice,
     backend_names,
-    check_metric,
     curve_rows,
     slice_codes,
     untiled,
 )
 from profiling.analysis.pairing import Pairs, pair
 from profiling.case import CLOCKS, KEY_FIELDS, InputError, split_backend
+
+COST = "cost"
+METRIC_NAMES: tuple[str, ...] = (*METRICS, COST)
 
 # At least this share of the replicates must show the same signs, else the verdict is `ambiguous`.
 AGREEMENT = 0.95
@@ -42,8 +47,9 @@ class Point(NamedTuple):
 
     `ratio` is baseline / candidate: above 1 the candidate is ahead. With samples it is the mean over
     processes of the median paired ratio (geometric), and `ratio_lo`, `ratio_hi` bound it at 95 %; without,
-    the ratio of the two values. None where a value is 0. Values are in ms or bytes. `sign` is 1 where the
-    candidate is ahead, -1 where it is behind, 0 where neither can be said.
+    the ratio of the two values. None where a value is 0. Values are in ms, bytes or mJ, or for a cost in
+    thousandths of the currency per million tokens. `sign` is 1 where the candidate is ahead, -1 where it is
+    behind, 0 where neither can be said.
     """
 
     seq_len: int
@@ -62,14 +68,16 @@ class Crossover(NamedTuple):
         slice: what the points have in common.
         baseline: the backend compared against, with its variant if one was asked for.
         candidate: the backend whose advantage is in question.
-        metric: `latency` or `memory`.
-        clock: the clock of the latency; empty for memory.
+        metric: one of `METRIC_NAMES`.
+        clock: the clock of the latency or cost; empty otherwise.
         verdict: one of `VERDICTS`.
         brackets: each (low, high) holds one change of sign between two measured N.
         crossings: N* of each bracket, by a cubic spline through the points in log2 N.
         ahead: on which side of a single bracket the candidate is ahead: `above`, `below`, or empty.
         crossover_seq_len: N* if the verdict is `clear`.
         interval: its 95 % interval; None without samples.
+        calibrated: whether `interval` rests on enough processes (`resample.MIN_PROCESSES`) for its 95 % to
+            hold; with fewer it is too narrow, as a rule. None without an interval.
         share: of replicates that show exactly these signs; None without samples.
         points: the N at which both ran, ascending.
         limited: the N at which both ran, but a latency is within what the clock itself takes: not ranked.
@@ -92,6 +100,7 @@ class Crossover(NamedTuple):
     ahead: str
     crossover_seq_len: float | None
     interval: tuple[float, float] | None
+    calibrated: bool | None
     share: float | None
     points: tuple[Point, ...]
     limited: tuple[int, ...]
@@ -115,12 +124,13 @@ class Crossover(NamedTuple):
 
 
 class _Track(NamedTuple):
-    """One backend on one slice: its rows, ascending in N."""
+    """One backend on one slice: its rows, ascending in N. `per_ms` is what a millisecond adds to `value`."""
 
     seq_len: np.ndarray
     status: np.ndarray
     value: np.ndarray
     limited: np.ndarray
+    per_ms: np.ndarray
 
     @property
     def ran(self) -> np.ndarray:
@@ -142,6 +152,7 @@ class _Ask(NamedTuple):
     candidate: str
     metric: str
     clock: str
+    of_energy: bool
     seed: int
     replicates: int
 
@@ -154,6 +165,8 @@ def crossovers(
     candidate: str = "flash",
     metric: str = "latency",
     clock: str = "device",
+    price_per_hour: float | None = None,
+    price_per_kwh: float | None = None,
     seed: int = 0,
     replicates: int = 1000,
 ) -> list[Crossover]:
@@ -164,28 +177,39 @@ def crossovers(
         samples: the raw samples (`store.samples_frame`); without them, brackets only.
         baseline: `backend` or `backend/variant`.
         candidate: likewise.
-        metric: `latency`, or `memory` (peak bytes: exact, so without interval).
-        clock: which clock's latencies; memory has none.
+        metric: `latency`; `memory` (peak bytes: exact, so without interval); `energy` (one value a case, so
+            brackets only); `cost`, of a token (`cost.costs`).
+        clock: which clock's latencies; memory and energy have none.
+        price_per_hour: of the device, for `cost`.
+        price_per_kwh: of electricity, for `cost`; its share has no samples, so there are brackets only.
         seed: of the replicates; each slice starts from it, so a filter changes no number.
         replicates: how many.
 
     Raises:
-        InputError: an unknown backend, metric or clock, or twice the same backend.
+        InputError: an unknown backend, metric or clock, twice the same backend, a cost without a price, or a
+            price without a cost.
     """
-    value_column = check_metric(metric)
+    timed, prices = metric in ("latency", COST), Prices(price_per_hour, price_per_kwh)
+    if metric not in METRIC_NAMES:
+        raise InputError(f"unknown metric {metric!r}: must be one of {', '.join(METRIC_NAMES)}")
+    if metric == COST:
+        check_prices(prices)
+    elif prices != Prices():
+        raise InputError(f"a price is for metric {COST}, got metric {metric}")
     first, second = ("/".join(filter(None, split_backend(name))) for name in (baseline, candidate))
     if first == second:
         raise InputError(f"baseline and candidate must differ, got {first!r} twice")
-    if metric == "latency" and clock not in CLOCKS:
+    if timed and clock not in CLOCKS:
         raise InputError(f"unknown clock {clock!r}: must be one of {', '.join(CLOCKS)}")
-    ask = _Ask(first, second, metric, clock if metric == "latency" else "", seed, replicates)
+    of_energy = metric == "energy" or price_per_kwh is not None
+    ask = _Ask(first, second, metric, clock if timed else "", of_energy, seed, replicates)
 
-    needed = [*KEY_FIELDS, *ORIGIN_FIELDS, "clock", "mem_method", "status", "flags", value_column]
+    needed = [*KEY_FIELDS, *ORIGIN_FIELDS, "clock", "mem_method", "status", "flags", *METRICS.values()]
     frame = untiled(frame[needed]).reset_index(drop=True)
     wanted = backend_names(frame).isin([first, second])
-    if metric == "latency":
+    if timed:
         wanted &= frame["clock"] == clock
-    rows = curve_rows(frame[wanted], metric)
+    rows = curve_rows(frame[wanted], "latency" if timed else metric)
     # the same case twice in a run (a table put together by hand): the later row counts
     rows = rows.drop_duplicates([*KEY_FIELDS, "run_id"], keep="last")
     slice_of, slices = slice_codes(rows)
@@ -193,16 +217,21 @@ def crossovers(
     is_candidate = (rows["name"] == second).to_numpy(dtype=bool)
     points = pd.DataFrame({"slice": slice_of, "seq_len": seq_len}).groupby(["slice", "seq_len"]).ngroup()
     pairs = Pairs({}, {})
-    if metric == "latency" and samples is not None:
+    if timed and samples is not None and not of_energy:
         keys = frame.loc[rows.index, [*KEY_FIELDS, "run_id"]]  # with every seq_len_q, as samples have it
         keys = keys.assign(point=points.to_numpy(), slice=slice_of, candidate=is_candidate)
         pairs = pair(keys, samples, clock)
 
     status = rows["status"].to_numpy(dtype=object)
     limited = np.zeros(len(rows), dtype=bool)
-    if metric == "latency":
+    if timed:
         limited = rows["flags"].str.contains("timer_limited", regex=False).fillna(False).to_numpy(dtype=bool)
-    value = rows[value_column].to_numpy(dtype=np.float64, na_value=np.nan)
+    if metric == COST:
+        lengths = rows.assign(seq_len_q=rows["seq_len_q"].fillna(rows["seq_len"]))
+        value, per_ms = costs(lengths, prices), millisecond_costs(lengths, prices)
+    else:
+        value = rows[METRICS[metric]].to_numpy(dtype=np.float64, na_value=np.nan)
+        per_ms = np.ones(len(rows))
     order = np.lexsort((seq_len, is_candidate, slice_of))
     bounds = np.searchsorted((slice_of * 2 + is_candidate)[order], np.arange(2 * len(slices) + 1))
     found = []
@@ -210,7 +239,7 @@ def crossovers(
         own = [order[bounds[track] : bounds[track + 1]] for track in (2 * number, 2 * number + 1)]
         if not all(len(at) for at in own):
             continue
-        tracks = [_Track(seq_len[at], status[at], value[at], limited[at]) for at in own]
+        tracks = [_Track(seq_len[at], status[at], value[at], limited[at], per_ms[at]) for at in own]
         point_of = dict(zip(seq_len[own[0]].tolist(), points.to_numpy()[own[0]].tolist(), strict=True))
         log_ratios = {n: pairs.log_ratios[at] for n, at in point_of.items() if at in pairs.log_ratios}
         found.append(_judge(ask, each, tracks[0], tracks[1], log_ratios, pairs.timer_steps.get(number, 0.0)))
@@ -231,6 +260,7 @@ def _judge(
     shy = np.isin(both, [n for track in (baseline, candidate) for n in track.seq_len[track.limited]])
     seq_lens = both[~shy]
     values = [track.value[np.searchsorted(track.seq_len, seq_lens)] for track in (baseline, candidate)]
+    steps = timer_step * baseline.per_ms[np.searchsorted(baseline.seq_len, seq_lens)]
     exact = ask.metric == "memory"
     sampled = bool(len(seq_lens)) and all(int(n) in log_ratios for n in seq_lens)
     rng = np.random.default_rng(ask.seed)
@@ -239,8 +269,8 @@ def _judge(
         draws = resample.replicates([log_ratios[int(n)] for n in seq_lens], ask.replicates, rng)
     bounds = np.full((2, len(seq_lens)), np.nan) if draws is None else resample.interval(draws)
     points = [
-        _point(int(n), b, c, log_ratios.get(int(n)), low_high, timer_step)
-        for n, b, c, low_high in zip(seq_lens, *values, bounds.T.tolist(), strict=True)
+        _point(int(n), b, c, log_ratios.get(int(n)), low_high, step)
+        for n, b, c, low_high, step in zip(seq_lens, *values, bounds.T.tolist(), steps, strict=True)
     ]
     sign = np.array([point.sign for point in points], dtype=np.int64)
     own = np.flatnonzero(sign)
@@ -262,19 +292,20 @@ def _judge(
         verdict = "clear" if len(turns) == 1 else "several"
 
     crossings = _crossings(points, turns)
-    interval = None
-    if verdict == "clear" and draws is not None and agree is not None:
-        roots = resample.crossings(np.log2(seq_lens), draws[agree], *turns[0], rng)
-        low, high = resample.interval(roots).tolist()
-        interval = (min(2**low, crossings[0]), max(2**high, crossings[0]))
+    processes = min(len(log_ratios[int(n)]) for n in seq_lens) if sampled else None
+    interval, noise_share = None, None
+    if verdict == "clear" and draws is not None:
+        noise = resample.noise([log_ratios[int(n)] for n in seq_lens], rng)
+        found = interpolation.zero_interval(np.log2(seq_lens), noise, *turns[0], math.log2(crossings[0]))
+        interval, noise_share = (2**found.low, 2**found.high), found.noise_share
     brackets = tuple((points[a].seq_len, points[b].seq_len) for a, b in turns)
     ahead = ("above" if sign[turns[0][1]] > 0 else "below") if len(turns) == 1 else ""
     bracket_only = bool(points) and not exact and not sampled
-    processes = min(len(log_ratios[int(n)]) for n in seq_lens) if sampled else None
     facts = wording.Facts(
         baseline=ask.baseline,
         candidate=ask.candidate,
         metric=ask.metric,
+        of_energy=ask.of_energy,
         verdict=verdict,
         seq_lens=tuple(seq_lens.tolist()),
         limited=tuple(both[shy].tolist()),
@@ -284,6 +315,7 @@ def _judge(
         share=share,
         bracket_only=bracket_only,
         processes=processes,
+        noise_share=noise_share,
         baseline_oom_from=baseline.oom_from(),
         candidate_oom_from=candidate.oom_from(),
         stop=stop,
@@ -300,6 +332,7 @@ def _judge(
         ahead=ahead,
         crossover_seq_len=crossings[0] if verdict == "clear" else None,
         interval=interval,
+        calibrated=None if interval is None else (processes or 0) >= resample.MIN_PROCESSES,
         share=share,
         points=tuple(points),
         limited=facts.limited,

@@ -16,8 +16,8 @@ import pandas as pd
 
 from profiling.case import InputError, feature_words
 
-# What a metric reads, and whether it has a clock. Less is better in every one of them.
-METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes"}
+# What a metric reads. Less is better in every one of them, and only a latency has a clock.
+METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes", "energy": "energy_mj"}
 
 
 # Where a row was measured: rows that differ in any of these are never compared.
@@ -30,7 +30,7 @@ ORIGIN_FIELDS = (
 class Slice(NamedTuple):
     """What the points of a curve share. None means unlimited, absent, or does not apply.
 
-    `clock` is empty for memory and `mem_method` for latency. `seq_len_q` is None where Nq = Nk, else the
+    `clock` is empty but for latency, `mem_method` but for memory. `seq_len_q` is None where Nq = Nk, else the
     number of queries that stays the same while the keys grow.
     """
 
@@ -107,20 +107,25 @@ def backend_names(frame: pd.DataFrame) -> pd.Series:
 def curve_rows(frame: pd.DataFrame, metric: str = "latency") -> pd.DataFrame:
     """The rows that curves are made of, with `name` (the backend's) and `seq_len` (N) added.
 
-    Rows with a requested tile are left out. Memory is measured once a case, so for `memory` each case has
-    one row and no clock; for `latency` a row's memory method says nothing. Sorted by `seq_len`.
+    Rows with a requested tile are left out. Memory and energy are measured once a case, so for `memory` and
+    `energy` each case has one row and no clock; but for `memory`, a row's memory method says nothing. Sorted
+    by `seq_len`.
     """
     check_metric(metric)
     rows = untiled(frame)
     rows = rows.assign(name=backend_names(rows), seq_len=rows["seq_len_k"].astype("int64"))
     rows["seq_len_q"] = rows["seq_len_q"].where(rows["seq_len_q"] != rows["seq_len_k"])
-    rows["mem_method" if metric == "latency" else "clock"] = ""
-    if metric == "memory":
+    if metric != "latency":
+        rows["clock"] = ""
+    if metric != "memory":
+        rows["mem_method"] = ""
+    else:
         # a case that failed names no method: it belongs to the curve of its run's other cases
         known = rows.loc[rows["mem_method"] != "", ["run_id", "mem_method"]].drop_duplicates("run_id")
         method = rows["run_id"].map(dict(zip(known["run_id"], known["mem_method"], strict=True)))
         rows["mem_method"] = rows["mem_method"].where(rows["mem_method"] != "", method.astype("string"))
         rows["mem_method"] = rows["mem_method"].fillna("")
+    if metric != "latency":
         rows = rows.drop_duplicates(subset=[*Slice._fields, "name", "seq_len"])
     return rows.sort_values("seq_len", kind="stable")
 

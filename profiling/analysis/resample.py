@@ -8,23 +8,21 @@ The replicates come from resampling processes and, within them, rounds (Davison 
 Methods and their Application, 1997, section 3.8). With few processes the plain bootstrap is too narrow:
 it misses the factor P/(P-1) and the heavier tail of Student's t; with many it counts the rounds twice. So
 each point's replicates are centred on its estimate and stretched until their central 95 % are as wide as
-the interval of Student's t, P-1 degrees of freedom, for the mean of P processes. What coverage results is
-checked in tests/analysis/test_calibration.py.
+the interval of Student's t, P-1 degrees of freedom, for the mean of P processes. These replicates say how
+sure the signs of the points are; the interval of N* is `interpolation`'s, from the spread that `noise` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
-from scipy import stats
-from scipy.interpolate import CubicSpline, PchipInterpolator
+from scipy.interpolate import CubicSpline
+
+from profiling.analysis.interpolation import LEVEL, Noise, student_t
 
 # From so many processes on, their own spread is what the interval rests on; below, it cannot be known.
 MIN_PROCESSES = 3
-LEVEL = 0.95
-INTERPOLATION_SHARE = 0.75
 
 
 def estimate(values: np.ndarray) -> float:
@@ -84,28 +82,46 @@ def _resampled_medians(ordered: np.ndarray, chosen: np.ndarray, rng: np.random.G
     return (ordered[chosen, picks[0]] + ordered[chosen, picks[1]]) / 2
 
 
+def noise(points: Sequence[np.ndarray], rng: np.random.Generator) -> Noise:
+    """What `interpolation` needs to know of the points, given as for `replicates`; at least one.
+
+    With `MIN_PROCESSES` the spread is that between processes; with fewer, what processes or rounds show of
+    it, whichever is more: too little, as a rule.
+    """
+    ordered = [np.sort(values, axis=1) for values in points]
+    medians = [_process_medians(values) for values in ordered]
+    mean = np.array([each.mean() for each in medians])
+    counts = {len(each) for each in medians}
+    spreads = [_spread(values, rng) for values in ordered]
+    deviations = None
+    if len(counts) == 1 and min(counts) >= MIN_PROCESSES:
+        deviations = np.stack(medians, axis=1) - mean
+    variances = np.array([variance for variance, _ in spreads])
+    return Noise(mean, deviations, variances, min(degrees for _, degrees in spreads))
+
+
 def _widening(ordered: np.ndarray, drawn: np.ndarray, rng: np.random.Generator) -> float:
     """The factor that makes the replicates' interval as wide as Student's t for the mean of processes."""
     low, high = interval(drawn)
     half_width = float(high - low) / 2
-    processes = len(ordered)
     if half_width == 0.0:
         return 1.0
+    variance, degrees = _spread(ordered, rng)
+    return np.sqrt(variance) * student_t(degrees) / half_width
+
+
+def _spread(ordered: np.ndarray, rng: np.random.Generator) -> tuple[float, int]:
+    """The variance of the mean of processes, and its degrees of freedom."""
+    processes = len(ordered)
     between = float(_process_medians(ordered).var(ddof=1)) / processes if processes > 1 else 0.0
     if processes >= MIN_PROCESSES:
-        return np.sqrt(between) * _t(processes - 1) / half_width
+        return between, processes - 1
     # One or two processes: their spread is unknown or nearly so; the rounds say at least something.
     fixed = np.broadcast_to(np.arange(processes), (256, processes))
     rounds = float(_held(ordered).mean())
     within = float(_resampled_medians(ordered, fixed, rng).var(axis=0).mean()) / processes
     within *= rounds / max(rounds - 1, 1)
-    degrees = max(1, round(processes * (rounds - 1)))
-    return np.sqrt(max(between, within)) * _t(degrees) / half_width
-
-
-@lru_cache(maxsize=64)
-def _t(degrees: int) -> float:
-    return float(stats.t.ppf((1 + LEVEL) / 2, degrees))
+    return max(between, within), max(1, round(processes * (rounds - 1)))
 
 
 def interval(draws: np.ndarray) -> np.ndarray:
@@ -113,33 +129,24 @@ def interval(draws: np.ndarray) -> np.ndarray:
     return np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
 
 
-def crossings(
-    x: np.ndarray, draws: np.ndarray, low: int, high: int, rng: np.random.Generator | None = None
-) -> np.ndarray:
+def crossings(x: np.ndarray, draws: np.ndarray, low: int, high: int) -> np.ndarray:
     """Where each replicate's curve crosses zero between the points `low` and `high`.
 
     The curve is a natural cubic spline in log2 N. On laws of the form launch + c·N² at octave steps its
     N* errs by 0.25 % (root mean square over random laws); a monotone cubic errs by 0.7 %, straight lines
-    by 2.8 %, which is more than the noise of a good measurement. No curve is the truth between the points:
-    with `rng`, each replicate moves by a random part of what separates the spline from the monotone cubic.
+    by 2.8 %. On laws with a kink all three err by some per cent: see `interpolation`.
 
     Args:
         x: log2 N of the points, ascending.
         draws: [replicates, points] log-ratios.
         low: index of the bracket's first point.
         high: index of its last.
-        rng: of the interpolation's share in the uncertainty; None leaves it out.
 
     Returns:
         log2 N* for each replicate; the middle one of several crossings, NaN where there is none. Always
         between the two points.
     """
-    smooth = _zeros(CubicSpline(x, draws.T, bc_type="natural").c, x, draws, low, high)
-    if rng is None:
-        return smooth
-    monotone = _zeros(PchipInterpolator(x, draws.T).c, x, draws, low, high)
-    part = rng.uniform(-INTERPOLATION_SHARE, INTERPOLATION_SHARE, len(draws))
-    return np.clip(smooth + part * (smooth - monotone), x[low], x[high])
+    return _zeros(CubicSpline(x, draws.T, bc_type="natural").c, x, draws, low, high)
 
 
 def _zeros(coefficients: np.ndarray, x: np.ndarray, draws: np.ndarray, low: int, high: int) -> np.ndarray:

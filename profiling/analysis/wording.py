@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,12 +15,14 @@ class Facts(NamedTuple):
     """What the sentences are made of; names as in `crossover.Crossover`.
 
     `undecided` are the N without a sign of their own that keep the verdict open; `stop` is the last N at
-    which the baseline ran, if the candidate ran beyond.
+    which the baseline ran, if the candidate ran beyond. `of_energy` says that values hold a measured energy,
+    of which a case has one and no samples. `noise_share` is that of `interpolation.ZeroInterval`.
     """
 
     baseline: str
     candidate: str
     metric: str
+    of_energy: bool
     verdict: str
     seq_lens: tuple[int, ...]
     limited: tuple[int, ...]
@@ -29,6 +32,7 @@ class Facts(NamedTuple):
     share: float | None
     bracket_only: bool
     processes: int | None
+    noise_share: float | None
     baseline_oom_from: int | None
     candidate_oom_from: int | None
     stop: int | None
@@ -42,6 +46,8 @@ def why(facts: Facts) -> str:
 def _seen(f: Facts) -> str:
     if f.limited and not f.seq_lens:
         return f"Wherever both {f.baseline} and {f.candidate} ran, the clock cannot tell"
+    if not f.seq_lens and f.of_energy:
+        return f"There is no N at which the energy of both {f.baseline} and {f.candidate} is known"
     if not f.seq_lens:
         return f"There is no N at which both {f.baseline} and {f.candidate} ran"
     span = _span(f.seq_lens)
@@ -67,7 +73,8 @@ def _seen(f: Facts) -> str:
 def _undecided(f: Facts) -> str:
     known = f"; they change places {_between(f.brackets)}" if f.brackets else ""
     if f.undecided:
-        noise = "the two are equal" if f.metric == "memory" else "the difference is within the noise"
+        tie = f.metric == "memory" or f.of_energy
+        noise = "the two are equal" if tie else "the difference is within the noise"
         return f"At N = {_listed(f.undecided)} {noise}{known}"
     return f"Only {percent_text(f.share)} of the bootstrap replicates show the same signs{known}"
 
@@ -92,6 +99,8 @@ def _caveat(f: Facts) -> str:
     if f.metric == "memory" or not f.seq_lens:
         return ""
     if f.bracket_only:
+        if f.of_energy:
+            return "; bracket only: energy is one value a case, hence no interval"
         return "; bracket only: no samples in the file, hence no interval"
     if f.processes == 1:
         return "; with one process only, the interval lacks the spread between processes"
@@ -109,11 +118,13 @@ def what_next(facts: Facts) -> str:
     few = f.processes is not None and f.processes < MIN_PROCESSES
     if f.limited and not f.seq_lens:
         return "Measure longer N, or take the graph clock, whose own share is smaller."
+    if not f.seq_lens and f.of_energy:
+        return "Measure it with `flashscope run --energy all`."
     if not f.seq_lens:
         return "Measure both backends at the same, shorter N."
     match f.verdict:
-        case "ambiguous" if f.metric == "memory":
-            return "Measure longer N, where memory tells the two apart."
+        case "ambiguous" if f.metric == "memory" or f.of_energy:
+            return f"Measure longer N, where {f.metric} tells the two apart."
         case "ambiguous" if f.bracket_only:
             return "Measure it with `flashscope run`: only samples can tell a difference from noise."
         case "ambiguous":
@@ -126,14 +137,24 @@ def what_next(facts: Facts) -> str:
         case "censored":
             last = count_text(f.seq_lens[-1])
             return f"Measure beyond N = {last} with fewer batch·heads or on a device with more memory."
-    if f.bracket_only and f.metric != "memory":
+    if f.bracket_only and not f.of_energy:
         return "Measure it with `flashscope run` to get samples, and with them an interval."
     if few:
         return f"Repeat with at least {MIN_PROCESSES} processes to know the spread between them."
-    middles = [middle for bracket in f.brackets if (middle := _middle(*bracket)) is not None]
+    if f.noise_share is not None and f.noise_share > 0.5:
+        return "Repeat with more processes and rounds: most of the interval's width is noise."
+    gaps = [_widest_gap(bracket, f.seq_lens) for bracket in f.brackets]
+    middles = [middle for gap in gaps if (middle := _middle(*gap)) is not None]
     if not middles:
         return "Nothing: no N lies between the points of the bracket."
-    return f"Measure N = {_listed(middles)} to halve the bracket{'s' if len(middles) > 1 else ''}."
+    narrow = "halve" if gaps == list(f.brackets) else "narrow"
+    return f"Measure N = {_listed(middles)} to {narrow} the bracket{'s' if len(middles) > 1 else ''}."
+
+
+def _widest_gap(bracket: tuple[int, int], seq_lens: Sequence[int]) -> tuple[int, int]:
+    """Of the gaps between the N measured in a bracket, points without a sign included, the widest."""
+    inside = [n for n in seq_lens if bracket[0] <= n <= bracket[1]]
+    return max(itertools.pairwise(inside), key=lambda gap: gap[1] / gap[0])
 
 
 def _middle(low: int, high: int) -> int | None:

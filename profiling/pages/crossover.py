@@ -148,8 +148,8 @@ def _answer(each: Crossover) -> None:
     columns[0].metric("Verdict", each.verdict, help=MEANING.get(each.verdict))
     how = "where a smooth curve through the log-ratios, over log2 N, crosses 1×"
     columns[1].metric(AHEAD[each.ahead], whole(each.crossings), help=how)
-    drawn = "bootstrap over processes, then rounds"
-    columns[2].metric("95 % interval", whole(each.interval or (), " to "), help=drawn)
+    holds = "the spread between processes, and how far the curve may be off between the points"
+    columns[2].metric("95 % interval", whole(each.interval or (), " to "), help=holds)
     share = units.percent_text(each.share)
     columns[3].metric("Agreement", share, help="share of the replicates that show exactly these signs")
     st.markdown(f"**Why.** {widgets.plain(each.why)}")

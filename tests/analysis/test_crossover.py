@@ -253,7 +253,7 @@ def test_a_filter_changes_no_number() -> None:
         samples[(samples["direction"] == "bwd") & samples["causal"]],
     )
     assert only(alone) == everything[3]
-    assert measured(run, seed=1)[3].interval != everything[3].interval
+    assert measured(run, seed=1)[3].points != everything[3].points
 
 
 # --------------------------------------------------------------------------------------------- intervals
@@ -269,8 +269,8 @@ def test_the_truth_of_a_known_law_is_found(clock: str) -> None:
     assert found.ahead == "above"
     assert not found.bracket_only
     low, high = found.interval
-    assert low / 1.01 < truth < high * 1.01  # how often it holds the truth: see the calibration below
-    assert high / low < 1.12
+    assert low / 1.01 < truth < high * 1.01  # how often it holds the truth: see test_calibration
+    assert high / low < 1.2
     assert low < found.crossover_seq_len < high
     assert found.brackets[0][0] < truth < found.brackets[0][1]
     assert found.share >= 0.95
@@ -294,6 +294,7 @@ def test_without_between_process_spread_the_interval_says_so() -> None:
         found = only(measured(synthetic_run(processes=processes)))
         assert found.interval is not None
         assert found.processes == processes
+        assert found.calibrated is (processes == 3)
         said[processes] = found.why
     assert "one process only" in said[1]
     assert "2 processes are too few" in said[2]
@@ -363,6 +364,87 @@ def test_zero_bytes_have_no_ratio() -> None:
     )
     assert found.points[0].ratio is None
     assert found.brackets == ((128, 256),)
+
+
+# ---------------------------------------------------------------------------------------- energy and cost
+
+
+def energetic(run: Run, power_w: Mapping[str, float], known: int = 10**9) -> Run:
+    """The run with energies: a backend's power times its latency, up to N = `known`."""
+    rows = []
+    for m in run.measurements:
+        if m.case.seq_len_q <= known and m.clocks:
+            device = next(c for c in m.clocks if c.clock == "device")
+            m = m.model_copy(update={"energy_mj": device.latency_p50_ms * power_w[m.case.backend]})
+        rows.append(m)
+    return dataclasses.replace(run, measurements=tuple(rows))
+
+
+def test_energy_has_brackets_only() -> None:
+    """One value a case: compared without clock, never with an interval; what draws more crosses later."""
+    run = synthetic_run(process_noise=0.0, round_noise=0.0)
+    found = only(measured(energetic(run, {"naive": 300.0, "flash": 600.0}), metric="energy"))
+    assert (found.verdict, found.brackets, found.clock) == ("clear", ((1024, 2048),), "")
+    assert (found.interval, found.share, found.calibrated, found.bracket_only) == (None, None, None, True)
+    assert "energy is one value a case" in found.why
+    assert found.next == "Measure N = 1\u00a0472 to halve the bracket."
+    assert only(measured(run)).brackets == ((512, 1024),)
+
+
+def test_what_has_no_energy_is_left_out_and_told() -> None:
+    """Only the N at which both energies are known count; without any, the answer says how to get them."""
+    run = synthetic_run(process_noise=0.0, round_noise=0.0)
+    part = only(measured(energetic(run, {"naive": 300.0, "flash": 300.0}, known=512), metric="energy"))
+    assert [p.seq_len for p in part.points] == [64, 128, 256, 512]
+    none = only(measured(run, metric="energy"))
+    assert (none.verdict, none.points) == ("censored", ())
+    assert "energy of both naive and flash is known" in none.why
+    assert "--energy all" in none.next
+
+
+def test_a_price_per_hour_changes_the_values_and_not_n_star() -> None:
+    """The cost of a token follows from the latency, so signs, N* and interval are those of the latency."""
+    run = synthetic_run(batch_heads=((2, 16),))
+    time, cost = only(measured(run)), only(measured(run, metric="cost", price_per_hour=3.6))
+    assert (cost.crossings, cost.interval, cost.share) == (time.crossings, time.interval, time.share)
+    assert cost.clock == "device"
+    for a, b in zip(time.points, cost.points, strict=True):
+        # 3.6 an hour is a thousandth a second: a ms costs 1e-6; a call has 2 N tokens
+        assert b.baseline_value == pytest.approx(a.baseline_value * 1e-6 / (2 * a.seq_len) * 1e9)
+        assert (b.ratio, b.sign) == (a.ratio, a.sign)
+
+
+def test_a_price_of_electricity_moves_n_star() -> None:
+    """With energy in it a cost has brackets only, between what time says and what energy says."""
+    run = energetic(synthetic_run(process_noise=0.0, round_noise=0.0), {"naive": 300.0, "flash": 600.0})
+    ask = {"metric": "cost"}
+    energy = only(measured(run, metric="energy")).crossings[0]
+    both = only(measured(run, **ask, price_per_hour=0.36, price_per_kwh=1.2))
+    alone = only(measured(run, **ask, price_per_kwh=0.3))
+    assert alone.crossings[0] == pytest.approx(energy)
+    assert only(measured(run)).crossings[0] < both.crossings[0] < energy
+    assert both.interval is None
+    assert both.bracket_only
+    # a call of N = 64: time at 0.36 an hour is 1e-7 a ms; 1.2 a kWh is 1.2 / 3.6e9 a mJ
+    p = both.points[0]
+    ms = 0.020 + 2e-9 * 16 * 64 * 64
+    assert p.baseline_value == pytest.approx((ms * 1e-7 + ms * 300 * 1.2 / 3.6e9) / 64 * 1e9)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        ({"metric": "cost"}, "needs a price"),
+        ({"metric": "cost", "price_per_hour": 0.0}, "above 0, got 0"),
+        ({"metric": "cost", "price_per_kwh": float("nan")}, "above 0, got nan"),
+        ({"metric": "latency", "price_per_hour": 3.0}, "a price is for metric cost"),
+        ({"metric": "cost", "price_per_hour": 3.0, "clock": "sundial"}, "unknown clock"),
+    ],
+)
+def test_a_cost_needs_a_price_and_a_price_a_cost(ask: dict[str, object], said: str) -> None:
+    """One sentence, with what is wrong."""
+    with pytest.raises(InputError, match=said):
+        crossovers(frame([]), **ask)
 
 
 # ------------------------------------------------------------------------------------------ asking, telling

@@ -78,7 +78,7 @@ def test_crossings_stay_in_their_bracket() -> None:
     x = np.array([6.0, 7.0, 9.0, 10.0, 13.0])
     draws = rng.normal(size=(500, 5)) * np.array([10, 0.1, 5, 0.01, 100])
     for low, high in ((0, 1), (1, 3), (0, 4)):
-        found = resample.crossings(x, draws, low, high, rng)
+        found = resample.crossings(x, draws, low, high)
         none = np.all(draws[:, low : high + 1] > 0, axis=1) | np.all(draws[:, low : high + 1] <= 0, axis=1)
         assert np.array_equal(np.isnan(found), none)
         assert np.all((found[~none] >= x[low]) & (found[~none] <= x[high]))
