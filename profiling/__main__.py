@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from profiling.importing import import_
+
 if TYPE_CHECKING:
     from profiling.records import Run
 
@@ -194,23 +196,7 @@ def export(
     print(f"{out}: {len(loaded.measurements)} cases")
 
 
-@app.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A comparison CSV, or a run file.")],
-    data: DataOption = None,
-) -> None:
-    """Take in a CSV or a run file.
-
-    It becomes a run of its own in the data folder.
-    """
-    from profiling.importers import import_runs
-    from profiling.store import save_run
-
-    for found in import_runs(file):
-        path = save_run(found, _data_dir(data) / "runs")
-        for problem in found.problems:
-            print(f"note: {problem}")
-        print(f"{path}: {len(found.measurements)} cases")
+app.command("import")(import_)
 
 
 @app.command()

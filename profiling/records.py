@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 Status = Literal["ok", "oom", "timeout", "unsupported", "incorrect", "crashed", "missing"]
 STATUSES: tuple[str, ...] = ("ok", "oom", "timeout", "unsupported", "incorrect", "crashed", "missing")
-MEM_METHODS: tuple[str, ...] = ("cuda_allocator", "child_rss")
+MEM_METHODS: tuple[str, ...] = ("cuda_allocator", "child_rss", "allocator_total")
 FLAGS: tuple[str, ...] = ("thermal", "clock_drift", "noisy", "timer_limited", "stale_kernel")
 
 # The comparison CSV, in order: the case's key, then one row's results. data/README.md describes each.

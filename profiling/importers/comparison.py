@@ -29,6 +29,8 @@ from profiling.case import (
     first_problem,
 )
 from profiling.export import unguard
+from profiling.importers.assembly import Imported
+from profiling.importers.tables import Aside, read_bytes, text_of
 from profiling.records import (
     ADDED_FIELDS,
     CLOCK_COLUMNS,
@@ -52,11 +54,12 @@ _ENOUGH = 3  # how many of several faults a message names
 
 
 class _Table(NamedTuple):
-    """The typed rows, and for each the line of the file it starts on."""
+    """The typed rows, and for each the line of the file it starts on and its cells."""
 
     rows: pd.DataFrame
     lines: list[int]
     name: str
+    cells: list[list[str]]
 
 
 def import_csv(source: str | bytes | Path) -> Run:
@@ -77,16 +80,34 @@ def import_runs(source: str | bytes | Path) -> list[Run]:
     Raises:
         InputError: it is not a comparison CSV; the message says where and why.
     """
-    table = _read(source)
+    return list(import_counted(source).runs)
+
+
+def import_counted(source: str | bytes | Path, name: str | None = None) -> Imported:
+    """As `import_runs`, with the rows that were read and set aside.
+
+    Args:
+        source: the text, its bytes, or the path of the file.
+        name: what messages call it.
+
+    Raises:
+        InputError: as `import_runs`.
+    """
+    table, header = _read(source, name or _name(source))
+    n_read = len(table.lines)
     _validate(table)
-    table, copies = _deduplicated(_one_spelling(table))
+    table, copies, aside = _deduplicated(_one_spelling(table))
     runs = []
     for run_id in table.rows["run_id"].unique():
-        at = np.flatnonzero(table.rows["run_id"] == run_id)
-        own = _Table(table.rows.iloc[at].reset_index(drop=True), [table.lines[k] for k in at], table.name)
+        own = _some(table, np.flatnonzero(table.rows["run_id"] == run_id))
         run = _run(str(run_id), own)
         runs.append(replace(run, problems=(*copies, *_differences(run, own))))
-    return runs
+    return Imported(tuple(runs), n_read, aside, tuple(header))
+
+
+def _some(table: _Table, at: Sequence[int] | np.ndarray) -> _Table:
+    rows = table.rows.iloc[list(at)].reset_index(drop=True)
+    return _Table(rows, [table.lines[k] for k in at], table.name, [table.cells[k] for k in at])
 
 
 def only(runs: Sequence[Run], name: str) -> Run:
@@ -108,9 +129,8 @@ def _name(source: str | bytes | Path) -> str:
     return source.name if isinstance(source, Path) else "the CSV"
 
 
-def _read(source: str | bytes | Path) -> _Table:
+def _read(source: str | bytes | Path, name: str) -> tuple[_Table, list[str]]:
     """Check the file's shape before anything else reads it: pandas would shift or rename silently."""
-    name = _name(source)
     header, lines, records = _shape(_text(source, name), name)
     columns: dict[str, list[Any]] = {}
     for place, column in enumerate(header):
@@ -124,23 +144,13 @@ def _read(source: str | bytes | Path) -> _Table:
                     f"{name}, line {line}, column {column}: {error}, got {_shown(record[place])}"
                 ) from None
         columns[column] = values
-    return _Table(typed(columns), lines, name)
+    return _Table(typed(columns), lines, name, records), header
 
 
 def _text(source: str | bytes | Path, name: str) -> str:
     if isinstance(source, str):
         return source.removeprefix("\ufeff")
-    try:
-        data = source.read_bytes() if isinstance(source, Path) else source
-        return data.decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{source}: no such file") from None
-    except OSError as error:
-        raise InputError(f"{source}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{name}: is not UTF-8 text (byte {error.start}); save it as 'CSV UTF-8' and try again"
-        ) from None
+    return text_of(read_bytes(source) if isinstance(source, Path) else source, name)
 
 
 def _shape(text: str, name: str) -> tuple[list[str], list[int], list[list[str]]]:
@@ -306,8 +316,8 @@ def _one_spelling(table: _Table) -> _Table:
     return table._replace(rows=table.rows.assign(causal=causal, window_right=right))
 
 
-def _deduplicated(table: _Table) -> tuple[_Table, tuple[str, ...]]:
-    """Without rows that repeat an earlier one exactly.
+def _deduplicated(table: _Table) -> tuple[_Table, tuple[str, ...], tuple[Aside, ...]]:
+    """Without rows that repeat an earlier one exactly; these, and a sentence about them.
 
     Raises:
         InputError: two rows of the same run, case and clock differ.
@@ -321,12 +331,15 @@ def _deduplicated(table: _Table) -> tuple[_Table, tuple[str, ...]]:
             f"{table.name}, line {line}: the same run, case and clock as an earlier row, other values"
         )
     if not copy.any():
-        return table, ()
+        return table, (), ()
     lines = [table.lines[k] for k in np.flatnonzero(copy)]
     said = f"{len(rows)} rows read, {len(rows) - len(lines)} used, {len(lines)} set aside as exact copies of "
     said += f"earlier rows (line {', '.join(map(str, lines[:_ENOUGH]))}{_more(lines)})"
-    kept = [line for line, out in zip(table.lines, copy, strict=True) if not out]
-    return _Table(rows[~copy].reset_index(drop=True), kept, table.name), (said,)
+    aside = tuple(
+        Aside(table.name, table.lines[k], "an exact copy of an earlier row", "", tuple(table.cells[k]))
+        for k in np.flatnonzero(copy)
+    )
+    return _some(table, np.flatnonzero(~copy)), (said,), aside
 
 
 # ------------------------------------------------------------------------------------------------- runs

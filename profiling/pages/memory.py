@@ -23,6 +23,7 @@ SHOW: dict[str, tuple[Metric, lines.Reading]] = {
 }
 METHODS = {
     "cuda_allocator": "above q, k, v (and dO): allocator peak minus the value before the call",
+    "allocator_total": "the allocator's whole peak, inputs included, as the imported file has it",
     "child_rss": "peak resident size of a fresh child process minus the size before the call",
 }
 COLUMNS = ["name", "seq_len", "peak_mem_bytes", "retained_mem_bytes", "mem_method", "status", "reason"]
