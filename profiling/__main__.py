@@ -9,14 +9,12 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
 
+from profiling.at_hand import DataOption, data_dir, load_all, load_one, reject, run_file
 from profiling.importing import import_
-
-if TYPE_CHECKING:
-    from profiling.records import Run
 
 EXIT_REJECTED = 2
 EXIT_INTERRUPTED = 3
@@ -31,10 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option("--data", help="Folder with runs/ and samples/.  [default: the checkout's data/]"),
-]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run file, or a run's id (see `list`).")]
 
 
@@ -109,7 +103,7 @@ def run(
     request = Request(
         sweep=sweep,
         device=device,
-        out=out or _data_dir(data) / "runs",
+        out=out or data_dir(data) / "runs",
         backends=None if backends is None else tuple(filter(None, (x.strip() for x in backends.split(",")))),
         resume=resume,
         force_resume=force_resume,
@@ -149,8 +143,8 @@ def list_(data: DataOption = None) -> None:
     from profiling.store import list_runs
     from profiling.terminal import run_list
 
-    infos = list_runs(_data_dir(data))
-    print(run_list(infos) if infos else f"no runs below {_data_dir(data)}: make one with `flashscope run`")
+    infos = list_runs(data_dir(data))
+    print(run_list(infos) if infos else f"no runs below {data_dir(data)}: make one with `flashscope run`")
 
 
 @app.command()
@@ -165,7 +159,7 @@ def show(
     """
     from profiling.terminal import run_text
 
-    print(run_text(_load(run, data), clock))
+    print(run_text(load_one(run, data), clock))
 
 
 @app.command()
@@ -184,7 +178,7 @@ def export(
     from profiling.export import to_csv, to_json
     from profiling.store import frame
 
-    loaded = _load(run, data)
+    loaded = load_one(run, data)
     text = to_csv(frame(loaded)) if format == "csv" else to_json(loaded)
     if out is None:
         sys.stdout.write(text)
@@ -192,7 +186,7 @@ def export(
     try:
         out.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
-        _reject(f"--out {out}: cannot be written: {error.strerror}")
+        reject(f"--out {out}: cannot be written: {error.strerror}")
     print(f"{out}: {len(loaded.measurements)} cases")
 
 
@@ -227,7 +221,7 @@ def estimate(
     from profiling.estimate import estimate_text
 
     if heads % (kv_heads or heads):
-        _reject(f"--heads must be a multiple of --kv-heads, got {heads} and {kv_heads}")
+        reject(f"--heads must be a multiple of --kv-heads, got {heads} and {kv_heads}")
     case = Case(
         backend="flash",
         direction=direction,
@@ -282,7 +276,7 @@ def crossover(
 
     for name in (baseline, candidate):
         split_backend(name)
-    loaded = [run for name in runs for run in _load_all(name, data)]
+    loaded = [run for name in runs for run in load_all(name, data)]
     found = crossovers(
         frame(loaded),
         samples_frame(loaded),
@@ -329,12 +323,12 @@ def policy(
     from profiling.store import frame
     from profiling.terminal import policy_text
 
-    loaded = [run for name in runs for run in _load_all(name, data)]
+    loaded = [run for name in runs for run in load_all(name, data)]
     found = make_policy(frame(loaded), clock=clock, margin=margin)
     try:
         out.write_text(to_policy(found), encoding="utf-8")
     except OSError as error:
-        _reject(f"--out {out}: cannot be written: {error.strerror}")
+        reject(f"--out {out}: cannot be written: {error.strerror}")
     print(policy_text(found))
     print(f"{out}: {len(found.rules)} rules")
 
@@ -370,9 +364,9 @@ def counters(
     is_sweep = target.endswith(".toml")
     request = Request(
         sweep=Path(target) if is_sweep else None,
-        run=None if is_sweep else _run_file(target, data),
+        run=None if is_sweep else run_file(target, data),
         device=device,
-        out=out or _data_dir(data) / "runs",
+        out=out or data_dir(data) / "runs",
         backends=tuple(filter(None, (x.strip() for x in backends.split(",")))),
         words=cases,
         run_id=run_id,
@@ -415,67 +409,13 @@ def app_(
 
     script = Path(__file__).resolve().parents[1] / "app.py"
     if importlib.util.find_spec("streamlit") is None:
-        _reject("the dashboard needs streamlit, which is not installed: pip install -e . in the checkout")
+        reject("the dashboard needs streamlit, which is not installed: pip install -e . in the checkout")
     if not script.exists():
-        _reject(f"{script.name} is not beside the package: install an editable checkout (pip install -e .)")
+        reject(f"{script.name} is not beside the package: install an editable checkout (pip install -e .)")
     command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.port", str(port)]
     more = [] if data is None else ["--", "--data", str(data.resolve())]
     # Streamlit reads .streamlit/config.toml from where it is started.
     raise typer.Exit(subprocess.run([*command, *more], cwd=script.parent).returncode)
-
-
-# ------------------------------------------------------------------------------------------------ helpers
-
-
-def _data_dir(data: Path | None) -> Path:
-    from profiling.paths import DATA_DIR
-
-    if data is not None and not data.is_dir():
-        _reject(f"--data {data}: no such folder")
-    return data or DATA_DIR
-
-
-def _load(name: str, data: Path | None) -> Run:
-    """The one run that a name stands for, see `_load_all`."""
-    found = _load_all(name, data)
-    if len(found) > 1:
-        _reject(f"{name}: holds {len(found)} runs where one is expected: import it, and name one by its id")
-    return found[0]
-
-
-def _run_file(name: str, data: Path | None) -> Path:
-    """The run file that a name stands for, to be written to."""
-    path = _load(name, data).path
-    if path is None or path.suffix != ".jsonl":
-        _reject(f"{name}: counters are added to a run file (.jsonl): import the CSV first")
-    return path
-
-
-def _load_all(name: str, data: Path | None) -> list[Run]:
-    """The runs of a run file or a comparison CSV, or the one with that id below the data folder."""
-    from profiling.store import RUN_FOLDERS, load_run
-
-    path = Path(name)
-    if not path.exists() and path.suffix not in (".jsonl", ".csv"):
-        places = [_data_dir(data) / folder / f"{name}.jsonl" for folder in RUN_FOLDERS]
-        path = next((place for place in places if place.exists()), None)
-        if path is None:
-            _reject(f"{name}: no such file, and no run of that id below {_data_dir(data)}")
-    if path.suffix == ".jsonl":
-        found = [load_run(path)]
-    else:
-        from profiling.importers import import_runs
-
-        found = import_runs(path)
-    for problem in (problem for run in found for problem in run.problems):
-        print(f"{path}: {problem}", file=sys.stderr)
-    return found
-
-
-def _reject(message: str) -> NoReturn:
-    from profiling.case import InputError
-
-    raise InputError(message)
 
 
 def main() -> None:
