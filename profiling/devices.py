@@ -44,7 +44,7 @@ class Device(BaseModel):
     l2_bytes: Count | None = None
     llc_bytes: Count | None = None
     # For a device that is not in the catalogue: the one share that was measured (on an H200).
-    l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.15
+    l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.31
     dram_bandwidth_gbs: Positive | None = None
     fp16_tflops: Positive | None = None
     bf16_tflops: Positive | None = None

@@ -184,7 +184,7 @@ def _series(e: Estimate) -> list[str]:
     lines = _table(rows)
     if e.kv_fits_until is not None:
         lines.append(
-            f"  K and V of one head fit the cache counted on up to {count_text(e.kv_fits_until)} keys."
+            f"  K and V of one head alone fit the cache counted on up to {count_text(e.kv_fits_until)} keys."
         )
     return lines
 

@@ -48,7 +48,7 @@ def test_units_of_the_file_become_bytes() -> None:
     assert h200.sram_bytes == 227 * KIB
     assert h200.l2_bytes == 60 * MIB
     assert h200.memory_bytes == 150_800_000_000
-    assert h200.usable_cache_bytes == round(60 * MIB * h200.l2_usable_fraction)
+    assert h200.usable_cache_bytes == int(60 * MIB * h200.l2_usable_fraction)
     assert h200.l2_usable_fraction <= 0.4
 
 

@@ -1,15 +1,21 @@
 """What a last-level cache leaves for DRAM: the tile model seen through an L2 of the device's size.
 
-Thread blocks that stream the same tensor run roughly in lockstep, so within one wave of blocks DRAM
-delivers it once. The next wave reads it again, and finds of it what survived. Hardware counters of an
-H200 (data/counters_h200.csv) show a gradual loss, neither all nor nothing: one K/V head of 8.4 MB is
-read 1.0 times, of 16.8 MB 1.75 times in two waves, of 67 MB 8.0 times in eight. A cache with random
-replacement behaves so, and its capacity is then the one fitted number (`Device.l2_usable_fraction`).
+Thread blocks that walk the same tensor do so side by side, so a generation of them (as many as run at once)
+fetches it from DRAM once. The next generation finds of it what survived, and the room to survive in is
+shared: while the last blocks of one head are at work, the first of the next are, too. So the bytes between
+two visits to a line are those of one stream, and of the share of another that a generation reaches into.
+
+Hardware counters of an H200 (data/samples/h200-counters.jsonl, data/counters_h200.csv) show it: with d = 128
+K and V of a head are 8.4 MB at N = 16384 and 16.8 MB at 32768, and are read 1.02, 1.07, 1.17, 1.42 and 1.86
+times at N = 16k, 20k, 24k, 28k and 32k; with d = 64 the 16.8 MB of a head of N = 65536 are read once, because
+its four times as many tiles seldom share the cache with the next head's. A cache with random replacement
+behaves so, and its capacity is then the one fitted number (`Device.l2_usable_fraction`).
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,23 +44,39 @@ def missed_share(stream_bytes: float, capacity_bytes: float) -> float:
     return min(1.0, max(0.0, m))
 
 
-def streamed_bytes(stream_rows: np.ndarray, row_bytes: int, blocks: int, capacity_bytes: int) -> int:
-    """DRAM bytes of one tensor that thread blocks stream over, wave by wave.
+class Walk(NamedTuple):
+    """Thread blocks that walk the tensors of `streams` heads, one head's after another's.
+
+    Attributes:
+        rows: rows that each of a head's blocks walks, from the tensor's start or to its end.
+        row_bytes: bytes of a row.
+        tiles: blocks of a head, not rounded up: rows of the outer loop over those of a tile.
+        streams: heads.
+    """
+
+    rows: np.ndarray
+    row_bytes: int
+    tiles: float
+    streams: int
+
+
+def streamed_bytes(walk: Walk, blocks: int, capacity_bytes: int) -> int:
+    """DRAM bytes of the tensors that thread blocks walk.
 
     Args:
-        stream_rows: rows each thread block streams from the tensor's start (or to its end), in launch
-            order; the blocks of one wave share what they read.
-        row_bytes: bytes of a row.
+        walk: who walks what.
         blocks: thread blocks that run at once.
         capacity_bytes: usable cache.
     """
-    if not len(stream_rows):
+    count, streams = len(walk.rows), walk.streams
+    if not count or not streams:
         return 0
-    waves = np.maximum.reduceat(stream_rows, np.arange(0, len(stream_rows), blocks))
-    # The longest wave reads everything for the first time; what the others read was there before.
-    rereads = np.sort(waves)[:-1]
-    total = int(waves.max()) * row_bytes
-    for rows, count in zip(*np.unique(rereads, return_counts=True), strict=True):
-        stream = int(rows) * row_bytes
-        total += round(int(count) * stream * missed_share(stream, capacity_bytes))
-    return total
+    longest = int(walk.rows.max())
+    first = longest * walk.row_bytes
+    # Of each head: the longest walk reads everything for the first time, the others what was there before.
+    others = (int(walk.rows.sum()) - longest) * walk.row_bytes
+    # Generations of blocks over all heads; of those that touch a head, all but one find it used before.
+    generations = math.ceil(count * streams / blocks)
+    again = min(1.0, (generations - 1) / streams / (count - 1)) if count > 1 else 0.0
+    between = first * (1 + min(1.0, blocks / walk.tiles, streams - 1))
+    return streams * (first + round(others * again * missed_share(between, capacity_bytes)))

@@ -19,7 +19,7 @@ import numpy as np
 
 from profiling.case import DTYPE_BYTES, Case, InputError
 from profiling.devices import Device
-from profiling.model.cache import streamed_bytes
+from profiling.model.cache import Walk, streamed_bytes
 from profiling.model.naive import Pass, naive_passes
 from profiling.model.tiles import check_tile, key_rows, query_rows
 
@@ -254,17 +254,14 @@ def _forward(s: _Shape, tile: tuple[int, int], cache: _Cache | None) -> _OneWay:
     tiled = Bytes(s.q + s.heads * int(keys.sum()) * s.kv_row, written)
     dram = None
     if cache is not None:
-        dram = Bytes(s.q + _kv_from_dram(s, keys, cache), written)
+        dram = Bytes(s.q + _kv_from_dram(s, keys, tile[0], cache), written)
     return _OneWay(tiled, dram, Bytes(s.q + s.kv, written))
 
 
-def _kv_from_dram(s: _Shape, keys: np.ndarray, cache: _Cache) -> int:
-    """K and V as the forward and the dQ kernel read them: outer query tiles, a group's heads side by side.
-
-    Under a causal mask the last query tile starts first, because it has the most to do.
-    """
-    order = np.tile(keys[::-1] if s.causal else keys, s.group)
-    return s.kv_heads * streamed_bytes(order, s.kv_row, cache.blocks, cache.capacity_bytes)
+def _kv_from_dram(s: _Shape, keys: np.ndarray, block_m: int, cache: _Cache) -> int:
+    """K and V as the forward and the dQ kernel read them: outer query tiles, a group's heads side by side."""
+    walk = Walk(np.tile(keys, s.group), s.kv_row, s.group * s.n_q / block_m, s.kv_heads)
+    return streamed_bytes(walk, cache.blocks, cache.capacity_bytes)
 
 
 @lru_cache(maxsize=4096)
@@ -286,18 +283,20 @@ def _backward(s: _Shape, tile: tuple[int, int], dq_tile: tuple[int, int], cache:
         dram = compulsory  # all of it stays in the cache from one kernel to the next
     elif cache is not None:
         # A thread block of the dK/dV kernel walks its group's heads one after the other.
-        streamed = streamed_bytes(queries, s.group * query_row, cache.blocks, cache.capacity_bytes)
-        dram = delta.plus(Bytes(s.kv + s.kv_heads * streamed, s.kv)).plus(
-            Bytes(s.q + s.out + 2 * s.row + _kv_from_dram(s, keys, cache), s.q)
+        walk = Walk(queries, s.group * query_row, s.n_k / tile[1], s.kv_heads)
+        streamed = streamed_bytes(walk, cache.blocks, cache.capacity_bytes)
+        dram = delta.plus(Bytes(s.kv + streamed, s.kv)).plus(
+            Bytes(s.q + s.out + 2 * s.row + _kv_from_dram(s, keys, dq_tile[0], cache), s.q)
         )
     return _OneWay(delta.plus(dkdv).plus(dq), dram, compulsory)
 
 
 def kv_fits_l2_until(device: Device, head_dim: int, dtype: str, head_dim_v: int | None = None) -> int | None:
-    """The largest number of keys of which one head's K and V still fit the usable last-level cache.
+    """The largest number of keys of which one head's K and V, alone, still fit the usable last-level cache.
 
-    Beyond it the waves of query tiles no longer find all of K and V in the cache, and DRAM delivers part
-    of them again. None where the device's cache is unknown.
+    Beyond it each generation of query tiles finds less than all of K and V in the cache, and DRAM delivers
+    the rest again; it begins a little earlier, with the next head's tiles at work already. None where the
+    device's cache is unknown.
     """
     usable = device.usable_cache_bytes
     if usable is None:

@@ -172,8 +172,9 @@ def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
         name="cache",
         alt="Bytes of K and V of one head against sequence length, with the L2 of the device",
         caption=(
-            f"Beyond N = {units.count_text(until)} (shaded) K and V of one head exceed what re-reads can "
-            "count on, and each further wave of query tiles fetches some of them from DRAM again. "
+            f"Beyond N = {units.count_text(until)} (shaded) K and V of one head alone exceed what re-reads "
+            "can count on, and each further generation of query tiles fetches some of them from DRAM again; "
+            "with the next head's tiles at work beside them it begins earlier. "
             "The usable part, "
             f"{units.percent_text(device.l2_usable_fraction)} of the cache, is fitted to hardware counters."
         ),

