@@ -1,7 +1,7 @@
 """The command line: `flashscope`, or `python -m profiling`. Thin; each command imports what it needs.
 
 Exit codes: 0 done (every planned case has its row, or the budget is used up), 2 rejected input (or a disk
-that takes no more rows), 3 interrupted.
+that takes no more rows), 3 interrupted, 4 a row that `compare --fail-on` does not allow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from profiling.at_hand import DataOption, data_dir, load_all, load_one, reject, run_file
+from profiling.comparing import compare
 from profiling.importing import import_
 
 EXIT_REJECTED = 2
@@ -191,6 +192,7 @@ def export(
 
 
 app.command("import")(import_)
+app.command("compare")(compare)
 
 
 @app.command()

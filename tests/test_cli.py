@@ -128,7 +128,19 @@ class TestHelp:
 
     @pytest.mark.parametrize(
         "command",
-        ["run", "list", "show", "export", "import", "estimate", "crossover", "counters", "doctor", "app"],
+        [
+            "run",
+            "list",
+            "show",
+            "export",
+            "import",
+            "estimate",
+            "crossover",
+            "compare",
+            "counters",
+            "doctor",
+            "app",
+        ],
     )
     def test_every_command_explains_itself(self, flashscope, command):
         """Each command's help says in words what it does."""
@@ -159,7 +171,8 @@ class TestHelp:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0
         loaded = set(done.stdout.partition("LOADED")[2].split())
-        light = {"profiling.__main__", "profiling.at_hand", "profiling.importing"}  # what holds its options
+        names = ("__main__", "at_hand", "comparing", "importing")  # what holds its options
+        light = {f"profiling.{name}" for name in names}
         assert {name for name in loaded if name.startswith("profiling.")} <= light
         heavy = {"torch", "triton", "numpy", "pandas", "scipy", "plotly", "streamlit", "rich"}
         assert loaded & (heavy if len(words) > 1 else heavy | {"pydantic"}) == set()

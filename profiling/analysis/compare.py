@@ -1,0 +1,365 @@
+"""Two runs, GPUs or versions side by side: is B as fast as A, case by case?
+
+Rows are joined on the key of the case and the clock, outer: what either side has appears once. A ratio is
+B / A, so above 1 B takes longer (or more memory, or more energy). Each row has one verdict:
+
+- `missing`: a side has no value, because the case failed there, or is not in it. Never a speed-up.
+- `same`: the interval of the ratio lies within the margin, from 1 / (1 + margin) to 1 + margin.
+- `faster`, `slower`: the interval lies beyond the margin altogether. Of memory and energy: less, more.
+- `ambiguous`: anything else, also a case that a side has several times (shown, never averaged), a latency
+  within what the clock itself takes (`timer_limited`), and a difference within one step of the clock.
+
+What the interval rests on (`basis`):
+
+- `processes`: with samples of at least three processes on both sides, Student's t on the processes'
+  medians, see `spread`. The runs are not interleaved, so only processes are independent of each other.
+- `rounds`: with fewer, the spread between processes is unknown. The interval is then all that the runs
+  show: from B's least over A's greatest to the reverse, over the rounds' medians and the 20th and 80th
+  percentiles of the samples. It is never `same`, and `faster` or `slower` only if it excludes the
+  `threshold`, which stands in for what is not known. With fewer than three rounds it is `ambiguous`.
+- `summary`: without samples on a side there is no interval. The ratio of the two medians is `same` within
+  the margin; `faster` or `slower` beyond the threshold, if the ranges from the 20th to the 80th percentile,
+  where they are known, do not overlap.
+- `exact`: the peak of CUDA's allocator is the same in every process: the ratio itself is held against the
+  margin. The resident size of a CPU process and energy scatter: these are judged as `summary`.
+
+A verdict holds at 95 % for its row. Among many rows that are truly alike some fall outside by chance: at
+most one in forty on each side, and far fewer where the noise is smaller than the margin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from profiling.analysis.differences import Difference, differences
+from profiling.analysis.resample import MIN_PROCESSES
+from profiling.analysis.spread import ROW_FIELDS, Spread, half_width, spreads
+from profiling.case import KEY_FIELDS, Case, InputError
+
+METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes", "energy": "energy_mj"}
+VERDICTS: tuple[str, ...] = ("same", "faster", "slower", "ambiguous", "missing")
+MARGIN = 0.02
+THRESHOLD = 0.05
+MIN_ROUNDS = 3  # of a side with too few processes: fewer show no noise at all
+
+# What a side's rows are read from, beside the value.
+_TEXTS = ("run_id", "status", "reason", "flags", "mem_method")
+_NUMBERS = ("latency_p20_ms", "latency_p80_ms", "resolution_ms")
+_SEPARATOR = ";"  # between flags, as the comparison table has them
+
+
+class Side(NamedTuple):
+    """One row of a case on one side.
+
+    Attributes:
+        run_id: where it comes from; empty where the case is not in this side.
+        status: as in the run; `missing` where there is no row or no value.
+        reason: why, where the status is not `ok`.
+        value: median latency in ms, peak memory in bytes or energy of a call in mJ; None unless `ok`.
+        flags: of the row.
+        processes: how many worker processes its samples come from; None without samples.
+    """
+
+    run_id: str
+    status: str
+    reason: str
+    value: float | None
+    flags: tuple[str, ...] = ()
+    processes: int | None = None
+
+
+class Row(NamedTuple):
+    """One case on one clock, on both sides.
+
+    Attributes:
+        case: the key.
+        metric: `latency`, `memory` or `energy`.
+        clock: the latency's; empty for the others.
+        a: the rows of side A: one, or several of a case that it has several times.
+        b: the same of side B.
+        verdict: one of `VERDICTS`.
+        ratio: B / A, by the processes' medians where the basis is `processes`, else of the values. None
+            where a value is missing or 0, or one of several.
+        interval: of the ratio; None for the bases `summary` and `exact`, and with too few rounds.
+        basis: `processes`, `rounds`, `summary` or `exact`; empty where nothing was compared.
+        why: what kept the row from a clearer verdict; empty if nothing did.
+    """
+
+    case: Case
+    metric: str
+    clock: str
+    a: tuple[Side, ...]
+    b: tuple[Side, ...]
+    verdict: str
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    basis: str = ""
+    why: str = ""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ran on side A, and does not on side B."""
+        return _ran(self.a) and not _ran(self.b)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a latency is within what the clock itself takes, so that its ratio says little."""
+        return any("timer_limited" in side.flags for side in (*self.a, *self.b))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        out = self._asdict()
+        out["case"] = self.case.model_dump(mode="json")
+        out["label"] = self.case.label
+        out["a"] = [side._asdict() for side in self.a]
+        out["b"] = [side._asdict() for side in self.b]
+        out["interval"] = None if self.interval is None else list(self.interval)
+        return out
+
+
+class Comparison(NamedTuple):
+    """All rows, in the order of A and then of what B alone has, and where A and B come from elsewhere."""
+
+    rows: tuple[Row, ...]
+    differences: tuple[Difference, ...]
+    margin: float
+    threshold: float
+
+
+class _Rule(NamedTuple):
+    """The two limits on the logarithm of a ratio."""
+
+    margin: float
+    threshold: float
+
+
+class _Seen(NamedTuple):
+    """What is known of a side's row beyond `Side`: percentiles and step in ms, the memory's method."""
+
+    side: Side
+    low: float | None
+    high: float | None
+    step: float
+    mem_method: str
+    spread: Spread | None = None
+
+
+def compare(
+    a: pd.DataFrame,
+    b: pd.DataFrame,
+    samples_a: pd.DataFrame | None = None,
+    samples_b: pd.DataFrame | None = None,
+    *,
+    metrics: Sequence[str] = tuple(METRICS),
+    clocks: Sequence[str] = (),
+    margin: float = MARGIN,
+    threshold: float = THRESHOLD,
+) -> Comparison:
+    """Every case of A and B, side by side.
+
+    Args:
+        a: the comparison table (`store.frame`) of what is compared against.
+        b: the one of what is in question.
+        samples_a: raw samples (`store.samples_frame`) of A; without them, `summary`.
+        samples_b: the same of B.
+        metrics: of `METRICS`. Memory and energy have a row a case, where either side has a value.
+        clocks: latencies of these clocks; all by default.
+        margin: relative difference up to which two values are the same.
+        threshold: relative difference from which on summaries, or too few processes, tell a difference.
+
+    Raises:
+        InputError: an unknown metric; a margin that is not above 0, or above the threshold; a side without
+            rows, or neither side with what was asked for.
+    """
+    unknown = [metric for metric in metrics if metric not in METRICS]
+    if unknown:
+        raise InputError(f"unknown metric {unknown[0]!r}: must be one of {', '.join(METRICS)}")
+    if not 0 < margin <= threshold < math.inf:
+        raise InputError(
+            "the margin must be above 0 and at most the threshold, "
+            f"got {100 * margin:g} % and {100 * threshold:g} %"
+        )
+    for name, table in (("A", a), ("B", b)):
+        if table.empty:
+            raise InputError(f"{name} has no rows: there must be at least one case on each side")
+    rule = _Rule(math.log1p(margin), math.log1p(threshold))
+    rows: list[Row] = []
+    for metric in metrics:
+        if metric == "latency":
+            tables = [table[table["clock"].isin(clocks)] if clocks else table for table in (a, b)]
+            rows += _rows(tables, metric, [samples_a, samples_b], rule)
+        else:
+            rows += _rows([_by_case(table, metric) for table in (a, b)], metric, [None, None], rule)
+    if not rows:
+        asked = ", ".join(metrics) + (f" on clock {', '.join(clocks)}" if clocks else "")
+        raise InputError(f"neither A nor B has {asked}: nothing to compare")
+    return Comparison(tuple(rows), differences(a, b), margin, threshold)
+
+
+def _by_case(table: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One row for each time a run has a case, whatever the number of its clocks; with a value if one has."""
+    names = [*KEY_FIELDS, "run_id"]
+    time = table.groupby([*names, "clock"], dropna=False, sort=False).cumcount()
+    rows = table.assign(time=time, empty=(table["status"] != "ok") | table[METRICS[metric]].isna())
+    kept = rows.sort_values("empty", kind="stable").drop_duplicates([*names, "time"]).sort_index()
+    return kept.assign(clock=pd.array([""] * len(kept), dtype="string"))
+
+
+def _rows(
+    tables: Sequence[pd.DataFrame], metric: str, samples: Sequence[pd.DataFrame | None], rule: _Rule
+) -> list[Row]:
+    """The outer join of one metric, judged."""
+    keys = pd.concat([table[list(ROW_FIELDS)] for table in tables], ignore_index=True)
+    if keys.empty:
+        return []
+    number = keys.groupby(list(ROW_FIELDS), dropna=False, sort=False).ngroup().to_numpy()
+    _, first = np.unique(number, return_index=True)
+    heads = keys.iloc[first].assign(number=np.arange(len(first)))
+    bounds = (0, len(tables[0]), len(keys))
+    sides: list[list[list[_Seen]]] = []
+    for k, (table, raw) in enumerate(zip(tables, samples, strict=True)):
+        known = {} if raw is None else spreads(raw, heads)
+        own: list[list[_Seen]] = [[] for _ in first]
+        numbers = number[bounds[k] : bounds[k + 1]].tolist()
+        for at, seen in zip(numbers, _seen(table, metric, [known.get(at) for at in numbers]), strict=True):
+            own[at].append(seen)
+        sides.append(own)
+    plain = heads[list(ROW_FIELDS)].astype(object)
+    plain = plain.where(plain.notna(), None)
+    out, cases = [], dict[tuple[Any, ...], Case]()  # a case is made once for all of its clocks
+    for (*key, clock), seen_a, seen_b in zip(plain.itertuples(index=False, name=None), *sides, strict=True):
+        if metric != "latency" and not any(seen.side.value is not None for seen in (*seen_a, *seen_b)):
+            continue  # measured on neither side
+        case = cases.get(tuple(key)) or Case(**dict(zip(KEY_FIELDS, key, strict=True)))
+        cases[tuple(key)] = case
+        row = Row(case, metric, clock, _sides(seen_a, "A"), _sides(seen_b, "B"), verdict="missing")
+        out.append(_judged(row, seen_a, seen_b, rule))
+    return out
+
+
+def _seen(table: pd.DataFrame, metric: str, known: Sequence[Spread | None]) -> list[_Seen]:
+    """What the rows of a side say, in their order; `known` are their samples' spreads."""
+    texts = [table[name].fillna("").tolist() for name in _TEXTS]
+    column = table[METRICS[metric]].to_numpy(dtype=np.float64, na_value=np.nan)
+    numbers = [table[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in _NUMBERS]
+    lows, highs, steps = ([None if math.isnan(x) else x for x in each.tolist()] for each in numbers)
+    out = []
+    timed = metric == "latency"
+    for run_id, status, reason, flags, method, value, low, high, step, spread in zip(
+        *texts, column.tolist(), lows, highs, steps, known, strict=True
+    ):
+        there = status == "ok" and not math.isnan(value)
+        if status == "ok" and not there:
+            status, reason = "missing", f"no {metric} was measured"
+        words = tuple(flags.split(_SEPARATOR)) if flags else ()
+        processes = None if spread is None else spread.processes
+        side = Side(run_id, status, reason, value if there else None, words, processes)
+        out.append(_Seen(side, low if timed else None, high if timed else None, step or 0.0, method, spread))
+    return out
+
+
+def _sides(seen: Sequence[_Seen], name: str) -> tuple[Side, ...]:
+    if not seen:
+        return (Side("", "missing", f"not in {name}", None),)
+    return tuple(each.side for each in seen)
+
+
+def _ran(sides: Sequence[Side]) -> bool:
+    return sides[0].value is not None or any(side.value is not None for side in sides[1:])
+
+
+def _judged(row: Row, seen_a: Sequence[_Seen], seen_b: Sequence[_Seen], rule: _Rule) -> Row:
+    """The row with its verdict."""
+    if not (_ran(row.a) and _ran(row.b)):
+        return row._replace(verdict="missing", why=_absence(row))
+    if len(seen_a) > 1 or len(seen_b) > 1:
+        several = [
+            f"{len(each)} rows in {name}" for name, each in (("A", seen_a), ("B", seen_b)) if len(each) > 1
+        ]
+        return row._replace(verdict="ambiguous", why=f"{' and '.join(several)}, not averaged")
+    one, two = seen_a[0], seen_b[0]
+    if row.metric == "memory" and one.mem_method != two.mem_method:
+        methods = " and ".join(each.mem_method or "an unknown method" for each in (one, two))
+        return row._replace(verdict="ambiguous", why=f"measured by {methods}, which do not compare")
+    first, second = one.side.value, two.side.value
+    if not first or not second:
+        verdict = "same" if first == second else "slower" if (second or 0) > (first or 0) else "faster"
+        return row._replace(verdict=verdict, basis="exact", why="" if first == second else "a value is 0")
+    row = _weighed(row, one, two, math.log(second / first), rule)
+    if row.is_limited:
+        return row._replace(verdict="ambiguous", why="a latency is hardly more than an empty call's")
+    step = max(one.step, two.step) if row.metric == "latency" else 0.0
+    if row.verdict in ("faster", "slower") and abs(first - second) <= step:
+        return row._replace(verdict="ambiguous", why="the difference is within one step of the clock")
+    return row
+
+
+def _absence(row: Row) -> str:
+    """The status and the reason of each side that has no value."""
+    lacking = [(name, sides[0]) for name, sides in (("A", row.a), ("B", row.b)) if not _ran(sides)]
+    return "; ".join(
+        f"{name}: {side.status}" + (f", {side.reason}" if side.reason else "") for name, side in lacking
+    )
+
+
+def _weighed(row: Row, a: _Seen, b: _Seen, log_ratio: float, rule: _Rule) -> Row:
+    """The row by its basis, where both sides have one value above 0."""
+    row = row._replace(ratio=math.exp(log_ratio))
+    if a.spread is not None and b.spread is not None:
+        both = (a.spread, b.spread)
+        if min(each.processes for each in both) >= MIN_PROCESSES:
+            return _by_processes(row, *both, rule)
+        counts = f"{a.spread.processes} in A, {b.spread.processes} in B"
+        if min(each.rounds for each in both) >= MIN_ROUNDS:
+            return _by_rounds(row, _extent(a, a.spread), _extent(b, b.spread), counts, rule)
+        return row._replace(verdict="ambiguous", basis="rounds", why=f"too few rounds, processes: {counts}")
+    exact = row.metric == "memory" and a.mem_method == "cuda_allocator"
+    beyond = rule.margin if exact else rule.threshold
+    row = row._replace(basis="exact" if exact else "summary")
+    if abs(log_ratio) <= rule.margin:
+        return row._replace(verdict="same")
+    if abs(log_ratio) <= beyond:
+        return row._replace(
+            verdict="ambiguous", why="without samples, the difference is within the threshold"
+        )
+    low, high = (a, b) if log_ratio > 0 else (b, a)
+    if low.high is not None and high.low is not None and low.high >= high.low:
+        return row._replace(verdict="ambiguous", why="without samples: the percentiles overlap")
+    return row._replace(verdict=_beyond(log_ratio))
+
+
+def _by_processes(row: Row, a: Spread, b: Spread, rule: _Rule) -> Row:
+    """The row by the spread between processes, of which both sides have enough."""
+    middle, half = b.estimate - a.estimate, half_width(a, b)
+    low, high = middle - half, middle + half
+    row = row._replace(ratio=math.exp(middle), interval=(math.exp(low), math.exp(high)), basis="processes")
+    if low > rule.margin or high < -rule.margin:
+        return row._replace(verdict=_beyond(middle))
+    if max(abs(low), abs(high)) <= rule.margin:
+        return row._replace(verdict="same")
+    return row._replace(verdict="ambiguous", why="the interval reaches across the margin")
+
+
+def _by_rounds(row: Row, a: tuple[float, float], b: tuple[float, float], counts: str, rule: _Rule) -> Row:
+    """The row by all that its sides show, each from (least, greatest) in log ms."""
+    low, high = b[0] - a[1], b[1] - a[0]
+    row = row._replace(interval=(math.exp(low), math.exp(high)), basis="rounds")
+    if low > rule.threshold or high < -rule.threshold:
+        return row._replace(verdict=_beyond(low))
+    return row._replace(verdict="ambiguous", why=f"too few processes to know their noise: {counts}")
+
+
+def _extent(seen: _Seen, spread: Spread) -> tuple[float, float]:
+    """From the least to the greatest that the row shows, in log ms."""
+    lows = [spread.low, *([math.log(seen.low)] if seen.low else [])]
+    highs = [spread.high, *([math.log(seen.high)] if seen.high else [])]
+    return min(lows), max(highs)
+
+
+def _beyond(log_ratio: float) -> str:
+    return "slower" if log_ratio > 0 else "faster"
