@@ -370,7 +370,9 @@ def _point(
 
 def _crossings(points: Sequence[Point], turns: Sequence[tuple[int, int]]) -> list[float]:
     """N* of each turn: a pair of points whose signs differ, with none of its own between them."""
+    if not turns:
+        return []
     known = [k for k, point in enumerate(points) if point.ratio is not None]
     x = np.log2([points[k].seq_len for k in known])
-    y = np.log(np.array([[points[k].ratio for k in known]], dtype=np.float64))
-    return [2 ** float(resample.crossings(x, y, known.index(a), known.index(b))[0]) for a, b in turns]
+    y = np.log(np.array([points[k].ratio for k in known], dtype=np.float64))
+    return [2 ** interpolation.zero(x, y, known.index(a), known.index(b)) for a, b in turns]

@@ -21,6 +21,7 @@ results, and holds the log of what was tried.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -92,6 +93,56 @@ def student_t(degrees: int) -> float:
 def weights(x: np.ndarray, at: np.ndarray) -> np.ndarray:
     """The natural cubic spline as a linear map: [at, points], with which the values at `x` are summed."""
     return CubicSpline(x, np.eye(len(x)), bc_type="natural")(at)
+
+
+def zero(x: np.ndarray, y: np.ndarray, low: int, high: int) -> float:
+    """Where the spline through (x, y) crosses zero between the points `low` and `high`.
+
+    On laws of the form launch + c·N² at octave steps its N* errs by 0.25 % (root mean square over random
+    laws); a monotone cubic errs by 0.7 %, straight lines by 2.8 %. At a kink all three err by some per cent.
+
+    Args:
+        x: log2 N of the points, ascending, two or more.
+        y: [points] log-ratios.
+        low: index of the bracket's first point.
+        high: index of its last.
+
+    Returns:
+        log2 N*, between the two points; the middle one of several, NaN where no neighbours differ in sign.
+    """
+    pieces = _coefficients(tuple(x.tolist()))[:, low:high] @ y
+    values = y.tolist()
+    roots = [
+        float(x[k]) + _root(pieces[:, k - low].tolist(), float(x[k + 1] - x[k]))
+        for k in range(low, high)
+        if (values[k] > 0) != (values[k + 1] > 0)
+    ]
+    return roots[len(roots) // 2] if roots else float("nan")
+
+
+@lru_cache(maxsize=256)
+def _coefficients(x: tuple[float, ...]) -> np.ndarray:
+    """The spline's cubics as a linear map: [power, piece, points], highest power first."""
+    return CubicSpline(np.array(x), np.eye(len(x)), bc_type="natural").c
+
+
+def _root(cubic: Sequence[float], width: float) -> float:
+    """A zero in [0, width] of a cubic, highest power first, whose ends differ in sign.
+
+    Ten halvings, then a straight line: in a thousandth of the width a cubic is as good as straight.
+    """
+    a, b, c, d = cubic
+
+    def at(x: float) -> float:
+        return ((a * x + b) * x + c) * x + d
+
+    low, step, rising = 0.0, width, d <= 0
+    for _ in range(10):
+        step /= 2
+        if (at(low + step) > 0) != rising:
+            low += step
+    left, right = at(low), at(low + step)
+    return low + step * min(max(-left / ((right - left) or 1.0), 0.0), 1.0)
 
 
 def zero_interval(x: np.ndarray, noise: Noise, low: int, high: int, zero: float) -> ZeroInterval:

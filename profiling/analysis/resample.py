@@ -1,4 +1,4 @@
-"""How sure is a curve of ratios? Cluster bootstrap of paired log-ratios, and where a curve crosses zero.
+"""How sure is a curve of ratios? Cluster bootstrap of paired log-ratios.
 
 Pure NumPy. A point holds log-ratios `values[process, round]`, one per round in which both backends ran.
 Its estimate is the mean over processes of the median over each one's rounds: one disturbed round moves
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from profiling.analysis.interpolation import LEVEL, Noise, student_t
 
@@ -127,55 +126,3 @@ def _spread(ordered: np.ndarray, rng: np.random.Generator) -> tuple[float, int]:
 def interval(draws: np.ndarray) -> np.ndarray:
     """The ends [2, ...] of the central `LEVEL` of the draws, which run along the first axis."""
     return np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-
-
-def crossings(x: np.ndarray, draws: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Where each replicate's curve crosses zero between the points `low` and `high`.
-
-    The curve is a natural cubic spline in log2 N. On laws of the form launch + c·N² at octave steps its
-    N* errs by 0.25 % (root mean square over random laws); a monotone cubic errs by 0.7 %, straight lines
-    by 2.8 %. On laws with a kink all three err by some per cent: see `interpolation`.
-
-    Args:
-        x: log2 N of the points, ascending.
-        draws: [replicates, points] log-ratios.
-        low: index of the bracket's first point.
-        high: index of its last.
-
-    Returns:
-        log2 N* for each replicate; the middle one of several crossings, NaN where there is none. Always
-        between the two points.
-    """
-    return _zeros(CubicSpline(x, draws.T, bc_type="natural").c, x, draws, low, high)
-
-
-def _zeros(coefficients: np.ndarray, x: np.ndarray, draws: np.ndarray, low: int, high: int) -> np.ndarray:
-    """The middle zero of piecewise cubics [power, piece, replicate] in pieces whose ends differ in sign."""
-    found = []
-    for index in range(low, high):
-        root = x[index] + _root(coefficients[:, index, :], x[index + 1] - x[index])
-        found.append(np.where((draws[:, index] > 0) != (draws[:, index + 1] > 0), root, np.nan))
-    roots = np.sort(np.stack(found), axis=0)  # NaN last
-    count = np.count_nonzero(~np.isnan(roots), axis=0)
-    return roots[count // 2, np.arange(len(draws))]
-
-
-def _root(coefficients: np.ndarray, width: float) -> np.ndarray:
-    """A zero in [0, width] of cubics, highest power first, whose ends differ in sign.
-
-    Ten halvings, then a straight line: in a thousandth of the width a cubic is as good as straight.
-    """
-    a, b, c, d = coefficients
-
-    def at(x: np.ndarray) -> np.ndarray:
-        return ((a * x + b) * x + c) * x + d
-
-    low = np.zeros(coefficients.shape[1])
-    step = width
-    rising = d <= 0
-    for _ in range(10):
-        step /= 2
-        low = np.where((at(low + step) > 0) != rising, low + step, low)
-    left, right = at(low), at(low + step)
-    rise = right - left
-    return low + step * np.clip(-left / np.where(rise == 0, 1.0, rise), 0.0, 1.0)

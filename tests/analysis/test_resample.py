@@ -53,33 +53,3 @@ def test_no_spread_gives_no_spread() -> None:
     assert np.all(resample.replicates([np.full((3, 4), 0.5)], 10, rng) == 0.5)
     assert np.all(resample.replicates([np.full((1, 1), 0.5)], 10, rng) == 0.5)
     assert resample.replicates([], 10, rng).shape == (10, 0)
-
-
-def test_the_spline_errs_least_between_octaves() -> None:
-    """On random laws launch + c·N², root mean square error of log2 N*: spline < monotone cubic < lines."""
-    rng = np.random.default_rng(0)
-    x = np.arange(6.0, 15.0)
-    spline, lines = [], []
-    for _ in range(400):
-        launch, slope, at = rng.uniform(1.3, 3), rng.uniform(0.2, 0.7), rng.uniform(8, 12)
-        work = (launch - 1) / (1 - slope) * 4.0 ** (x - at)
-        y = np.log((1 + work) / (launch + slope * work))
-        k = int(np.flatnonzero((y[:-1] < 0) & (y[1:] > 0))[0])
-        spline.append(resample.crossings(x, y[None], k, k + 1)[0] - at)
-        lines.append(x[k] - y[k] / (y[k + 1] - y[k]) - at)
-    rms = [float(np.sqrt(np.mean(np.square(errors)))) for errors in (spline, lines)]
-    assert rms[0] < np.log2(1.004)
-    assert rms[1] > np.log2(1.02)
-
-
-def test_crossings_stay_in_their_bracket() -> None:
-    """Also for wild curves, several crossings, two points, or none at all."""
-    rng = np.random.default_rng(3)
-    x = np.array([6.0, 7.0, 9.0, 10.0, 13.0])
-    draws = rng.normal(size=(500, 5)) * np.array([10, 0.1, 5, 0.01, 100])
-    for low, high in ((0, 1), (1, 3), (0, 4)):
-        found = resample.crossings(x, draws, low, high)
-        none = np.all(draws[:, low : high + 1] > 0, axis=1) | np.all(draws[:, low : high + 1] <= 0, axis=1)
-        assert np.array_equal(np.isnan(found), none)
-        assert np.all((found[~none] >= x[low]) & (found[~none] <= x[high]))
-    assert resample.crossings(np.array([6.0, 8.0]), np.array([[-1.0, 1.0]]), 0, 1)[0] == pytest.approx(7.0)
