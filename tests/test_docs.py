@@ -16,6 +16,7 @@ import typer.main
 
 from profiling import __version__
 from profiling.__main__ import app
+from profiling.analysis.compare import VERDICTS as COMPARED
 from profiling.analysis.crossover import VERDICTS
 from profiling.case import BACKENDS, CLOCKS, Sweep, load_sweep
 from profiling.model.traffic import Traffic
@@ -164,7 +165,7 @@ def test_every_column_is_documented_with_its_unit(name: str) -> None:
     assert unit is None or any(re.search(rf"\b{re.escape(word)}\b", rest) for word in unit), rest
 
 
-@pytest.mark.parametrize("word", [*CLOCKS, *STATUSES, *FLAGS, *VERDICTS, *MEM_METHODS])
+@pytest.mark.parametrize("word", [*CLOCKS, *STATUSES, *FLAGS, *VERDICTS, *COMPARED, *MEM_METHODS])
 def test_every_word_is_explained(word: str) -> None:
     """Clocks, statuses, flags, verdicts and methods are under Words of CONTRIBUTING.md."""
     assert f"`{word}`" in section("CONTRIBUTING.md", "Words")

@@ -192,11 +192,11 @@ def compare(
     for metric in metrics:
         if metric == "latency":
             tables = [table[table["clock"].isin(clocks)] if clocks else table for table in (a, b)]
-            rows += _rows(tables, metric, [samples_a, samples_b], rule)
+            rows = _rows(tables, metric, [samples_a, samples_b], rule) + rows
         else:
             rows += _rows([_by_case(table, metric) for table in (a, b)], metric, [None, None], rule)
-    if not rows:
-        asked = ", ".join(metrics) + (f" on clock {', '.join(clocks)}" if clocks else "")
+    if not rows or (clocks and "latency" in metrics and rows[0].metric != "latency"):
+        asked = ", ".join(metrics) if not clocks else f"latencies on clock {', '.join(clocks)}"
         raise InputError(f"neither A nor B has {asked}: nothing to compare")
     return Comparison(tuple(rows), differences(a, b), margin, threshold)
 
