@@ -262,6 +262,9 @@ def crossover(
     ] = None,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",  # noqa: A002 - the option's name
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="What either side's time consists of there, by a fitted model.")
+    ] = False,
     data: DataOption = None,
 ) -> None:
     """Say from which N on it pays off.
@@ -272,9 +275,11 @@ def crossover(
     import json
 
     from profiling.analysis.crossover import crossovers
+    from profiling.analysis.explain import shares
+    from profiling.analysis.latency_fit import fit_latency
     from profiling.case import split_backend
     from profiling.store import frame, samples_frame
-    from profiling.terminal import crossover_text
+    from profiling.terminal import crossover_text, fits_text, shares_text
 
     for name in (baseline, candidate):
         split_backend(name)
@@ -290,14 +295,21 @@ def crossover(
         price_per_kwh=price_per_kwh,
         seed=seed,
     )
+    fits = {run.run_id: fit_latency(frame([run]), clock=clock) for run in loaded} if explain else {}
+    why = [shares(x, fits.get(x.slice.run_id, {})) for x in found]
     if format == "json":
-        print(json.dumps([x.to_dict() for x in found], indent=2))
+        told = [{"shares": [one._asdict() for one in own]} if explain else {} for own in why]
+        print(json.dumps([x.to_dict() | more for x, more in zip(found, told, strict=True)], indent=2))
         return
     if not found:
         on = f" on clock {clock}" if metric in ("latency", "cost") else ""
         print(f"no shape has both {baseline} and {candidate}{on} in {', '.join(runs)}")
-    for x in found:
+    for x, own in zip(found, why, strict=True):
         print(crossover_text(x))
+        if explain:
+            print(shares_text(own))
+    if explain:
+        print(fits_text(fits))
 
 
 @app.command()

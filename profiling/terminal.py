@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from profiling import units
 from profiling.case import InputError
 from profiling.records import Addition, ClockResult, Environment, Measurement, Run
-from profiling.units import bytes_text, count_text, duration_text, number_text, ratio_text, time_text
+from profiling.units import (
+    bytes_text,
+    count_text,
+    duration_text,
+    number_text,
+    percent_text,
+    ratio_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from profiling.analysis.crossover import Crossover
+    from profiling.analysis.explain import Shares
+    from profiling.analysis.latency_fit import LatencyFit
     from profiling.analysis.policy import Policy
     from profiling.runner import Result
     from profiling.store import RunInfo
@@ -195,3 +205,30 @@ def policy_text(policy: Policy) -> str:
     left = ", ".join(f"{count_text(n)} {what}" for what, n in policy.left_out.items())
     tail = f"\nrows that no rule is about: {left}" if left else ""
     return f"{policy.device_name}, {policy.clock} clock\n{table(header, rows)}{tail}"
+
+
+def shares_text(shares: Sequence[Shares]) -> str:
+    """What either side's time consists of, a line each; or that the model says nothing of them."""
+    if not shares:
+        return "  The fitted latency model says nothing of these shapes."
+    lines = []
+    for one in shares:
+        parts = ", ".join(f"{reason} {percent_text(share)}" for reason, share in one.shares.items())
+        at = f"N = {count_text(one.seq_len)}"
+        lines.append(f"  Modelled at {at}, {one.backend}: {time_text(one.est_latency_ms)}, of it {parts}.")
+    return "\n".join(lines)
+
+
+def fits_text(fits: Mapping[str, Mapping[tuple[str, str, str], LatencyFit]]) -> str:
+    """How far off the fitted model is, on what it was fitted to and on what it had not seen."""
+    rows = []
+    for run_id, own in fits.items():
+        for key, fit in sorted(own.items()):
+            unseen = [f"{what}: {percent_text(error)}" for what, error in fit.unseen.items()]
+            rows.append(
+                (run_id, " ".join(key), count_text(fit.points), percent_text(fit.error), ", ".join(unseen))
+            )
+    if not rows:
+        return "No latency model: it needs a device of the catalogue, and six points of a backend."
+    header = ("run", "model", "points", "off by (median)", "off by, where it was left out of the fit")
+    return f"Latency model, fitted to the run itself:\n{table(header, rows)}"

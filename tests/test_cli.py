@@ -270,6 +270,19 @@ class TestReading:
         assert code == 0
         assert "no shape has both naive and sdpa_flash" in out
 
+    def test_crossover_explained(self, flashscope, data):
+        """What either side's time consists of, or that nothing can be said, and how far off the model is."""
+        code, text, _ = flashscope("crossover", "one", "--explain", "--data", data)
+        assert code == 0
+        assert "latency model" in text.lower()
+        code, out, _ = flashscope("crossover", "one", "--explain", "--format", "json", "--data", data)
+        assert [set(one) for one in json.loads(out)[0]["shares"]] == [
+            {"backend", "seq_len", "est_latency_ms", "shares"}
+        ] * len(json.loads(out)[0]["shares"])
+        code, out, _ = flashscope("crossover", "h200-standard", "--explain")
+        assert "of it launch" in out
+        assert "batch · heads = 16: " in out
+
     def test_policy(self, flashscope, data, tmp_path):
         """Rules as a table and as a file that `load_policy` reads; a place that cannot be written is told."""
         torch = pytest.importorskip("torch")

@@ -1,0 +1,133 @@
+"""A latency model fitted to a run: what a backend's launch, bytes and arithmetic cost on this machine.
+
+For each backend, direction and dtype the amounts of `profiling.model.costs` are weighted by rates that are
+not negative and make the relative errors small (non-negative least squares on measured / predicted). How well
+that predicts what it has not seen is asked by leaving out, in turn, each head dim and each batch · heads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import nnls
+
+from profiling.analysis.curves import untiled
+from profiling.case import KEY_FIELDS, Case, InputError
+from profiling.devices import Device, find_device
+from profiling.model.costs import Amount, amounts
+
+FEWEST = 6  # points that a fit needs
+
+
+class LatencyFit(NamedTuple):
+    """Rates of one backend, in milliseconds of each amount, and how far off the model is.
+
+    `error` is the median of |predicted / measured - 1| on the points that were fitted; `unseen` by what was
+    left out (`d = 64`, `batch · heads = 16`), the same on those alone, by rates from the others.
+    """
+
+    backend: str
+    direction: str
+    dtype: str
+    device: Device
+    rates: dict[str, float]
+    points: int
+    error: float
+    unseen: dict[str, float]
+
+    def predict_ms(self, case: Case) -> float | None:
+        """Milliseconds of a call of this backend; None where the model says nothing."""
+        parts = self.parts_ms(case)
+        return sum(parts.values()) if parts else None
+
+    def parts_ms(self, case: Case) -> dict[str, float]:
+        """The same by reason: `launch`, `bytes`, `arithmetic`, `padding`, `waves`."""
+        parts: dict[str, float] = {}
+        for one in amounts(case, self.device):
+            parts[one.reason] = parts.get(one.reason, 0.0) + self.rates.get(one.rate, 0.0) * one.amount
+        return parts
+
+
+class _Point(NamedTuple):
+    amounts: tuple[Amount, ...]
+    ms: float
+    head_dim: int
+    batch_heads: int
+
+
+def fit_latency(frame: pd.DataFrame, *, clock: str = "device") -> dict[tuple[str, str, str], LatencyFit]:
+    """By (backend, direction, dtype): the model fitted to the rows of one run on one clock.
+
+    Backends with fewer than `FEWEST` points that the model is about are left out, and all of them where the
+    device is not in the catalogue.
+
+    Args:
+        frame: the comparison table of one device.
+        clock: whose latencies.
+    """
+    rows = untiled(frame)
+    rows = rows[(rows["clock"] == clock) & (rows["status"] == "ok") & (rows["latency_p50_ms"] > 0)]
+    names = rows["device_name"].unique()
+    if len(names) != 1:
+        return {}
+    try:
+        device = find_device(str(names[0]))
+    except InputError:
+        return {}
+    fits = {}
+    for key, own in rows[rows["variant"] == ""].groupby(["backend", "direction", "dtype"], sort=True):
+        backend, direction, dtype = (str(part) for part in key)  # pyright: ignore[reportGeneralTypeIssues]
+        points = _points(own, device)
+        if len(points) >= FEWEST:
+            fits[backend, direction, dtype] = LatencyFit(
+                backend, direction, dtype, device, _rates(points), len(points),
+                _error(points, _rates(points)), _unseen(points),
+            )  # fmt: skip
+    return fits
+
+
+def case_of(row: dict[str, object]) -> Case:
+    """The case of a row of the comparison table."""
+    known = {name: row[name] for name in KEY_FIELDS if row.get(name) is not None and not pd.isna(row[name])}  # type: ignore[call-overload]
+    return Case.model_validate(known)
+
+
+def _points(rows: pd.DataFrame, device: Device) -> list[_Point]:
+    points = []
+    for row in rows[[*KEY_FIELDS, "latency_p50_ms"]].to_dict("records"):
+        case = case_of(row)  # type: ignore[arg-type]
+        found = amounts(case, device)
+        if found:
+            points.append(_Point(found, row["latency_p50_ms"], case.head_dim, case.batch * case.heads))
+    return points
+
+
+def _rates(points: list[_Point]) -> dict[str, float]:
+    """The rates that make the relative errors of these points least."""
+    names = list(dict.fromkeys(one.rate for point in points for one in point.amounts))
+    matrix = np.zeros((len(points), len(names)))
+    for i, point in enumerate(points):
+        for one in point.amounts:
+            matrix[i, names.index(one.rate)] += one.amount / point.ms
+    size = matrix.max(axis=0)
+    size[size == 0] = 1.0
+    solution, _ = nnls(matrix / size, np.ones(len(points)))
+    return dict(zip(names, (solution / size).tolist(), strict=True))
+
+
+def _error(points: list[_Point], rates: dict[str, float]) -> float:
+    predicted = [sum(rates.get(one.rate, 0.0) * one.amount for one in point.amounts) for point in points]
+    return float(np.median([abs(ms / point.ms - 1) for ms, point in zip(predicted, points, strict=True)]))
+
+
+def _unseen(points: list[_Point]) -> dict[str, float]:
+    errors = {}
+    for text, of in (("d", lambda p: p.head_dim), ("batch · heads", lambda p: p.batch_heads)):
+        for value in sorted({of(point) for point in points}):
+            left_out = [point for point in points if of(point) == value]
+            others = [point for point in points if of(point) != value]
+            if len(others) >= FEWEST:
+                errors[f"{text} = {value}"] = _error(left_out, _rates(others))
+    return errors

@@ -1,0 +1,104 @@
+"""What a call's time is made of: kernels, bytes and pairs, and where the busiest SM's pairs come from."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiling.case import Case
+from profiling.devices import find_device
+from profiling.model.costs import REASONS, Amount, amounts
+from profiling.model.naive import naive_passes
+
+H200 = find_device("H200")
+
+
+def case(n=4096, backend="flash", **changes):
+    """A plain case of N queries and keys."""
+    fields = {"heads": 16, "kv_heads": 16, "head_dim": 64, "head_dim_v": 64, "dtype": "bf16"}
+    return Case(backend=backend, seq_len_q=n, seq_len_k=n, **(fields | changes))
+
+
+def pairs(found: tuple[Amount, ...], rate: str = "softmax") -> dict[str, float]:
+    """By reason, of one rate."""
+    return {one.reason: one.amount * 1e6 for one in found if one.rate == rate}
+
+
+def test_a_full_machine_has_little_but_arithmetic():
+    """132 heads on 132 SMs, tiles that divide: every pair is wanted, and no SM waits."""
+    found = pairs(amounts(case(heads=132, kv_heads=132), H200))
+    assert found == pytest.approx({"arithmetic": 4096**2, "padding": 0.0, "waves": 0.0}, abs=1)
+
+
+def test_one_head_leaves_most_sms_idle():
+    """The time is that of the longest tile: 128 queries against all keys."""
+    found = pairs(amounts(case(n=1024, heads=1, kv_heads=1), H200))
+    assert sum(found.values()) == pytest.approx(128 * 1024)
+    assert found["waves"] > 10 * found["arithmetic"]
+
+
+def test_a_mask_pads():
+    """Half of the pairs on the diagonal's tiles are computed and thrown away."""
+    found = pairs(amounts(case(n=1024, heads=132, kv_heads=132, causal=True), H200))
+    assert found["arithmetic"] == pytest.approx(1024 * 1025 / 2)
+    assert found["padding"] > 0
+
+
+def test_the_products_grow_with_d_and_the_softmax_does_not():
+    """d = 128 has twice the product of d = 64 and the same softmax."""
+    narrow, wide = (amounts(case(head_dim=d, head_dim_v=d), H200) for d in (64, 128))
+    assert pairs(wide) == pairs(narrow)
+    assert pairs(wide, "product") == pytest.approx({k: 2 * v for k, v in pairs(narrow, "product").items()})
+
+
+def test_eager_kernels_are_counted():
+    """A launch for each kernel of `naive_passes`; all bytes, in the cache where scores are small."""
+    one = case(backend="naive", causal=True)
+    found = {x.rate: x.amount for x in amounts(one, H200)}
+    steps = naive_passes(one)
+    assert found["launch"] == len(steps)
+    moved = sum(step.read_bytes + step.write_bytes for step in steps)
+    assert found["dram"] + found["cache"] == pytest.approx(moved / 1e9)
+    small = {x.rate: x.amount for x in amounts(case(n=128, backend="naive"), H200)}
+    assert small["cache"] > 100 * small["dram"]
+    assert found["dram"] > found["cache"]
+
+
+@given(
+    n=st.integers(1, 5000),
+    heads=st.integers(1, 300),
+    d=st.sampled_from([16, 64, 128]),
+    backend=st.sampled_from(["flash", "naive", "sdpa_cudnn"]),
+    direction=st.sampled_from(["fwd", "bwd"]),
+    causal=st.booleans(),
+)
+def test_no_amount_is_negative(n, heads, d, backend, direction, causal):
+    """Every amount is 0 or more, for one of the reasons, and longer sequences take no fewer wanted pairs."""
+    options = {"heads": heads, "kv_heads": heads, "head_dim": d, "head_dim_v": d}
+    found, longer = (
+        amounts(case(m, backend, direction=direction, causal=causal, **options), H200) for m in (n, n + 7)
+    )
+    assert found
+    assert all(x.amount >= -1e-9 for x in found)
+    assert {x.reason for x in found} <= set(REASONS)
+    wanted, more = (sum(x.amount for x in own if x.reason == "arithmetic") for own in (found, longer))
+    assert more > wanted
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layout": "varlen"}, {"window_left": 3}, {"bias": True}, {"direction": "fwd_bwd"},
+        {"backend": "tiled"},
+        {"backend": "flex"}, {"batch": 0}, {"tile_m": 64, "tile_n": 64}, {"seq_len_q": 1},
+    ],
+)  # fmt: skip
+def test_of_what_it_does_not_know_it_says_nothing(changes):
+    """No amounts, rather than wrong ones."""
+    assert amounts(case().model_copy(update=changes), H200) == ()
+
+
+def test_an_unknown_machine():
+    """Without the number of SMs, or the cache's size, there is nothing to divide by."""
+    unknown = H200.model_copy(update={"sm_count": None, "l2_bytes": None, "llc_bytes": None})
+    assert amounts(case(), unknown) == ()
+    assert amounts(case(backend="naive"), unknown) == ()
