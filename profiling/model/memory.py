@@ -1,14 +1,14 @@
 """Memory held: the peak that a call adds to its inputs, what a forward leaves behind, SRAM of a tile.
 
 The eager laws replay which tensors of `fa_core.naive` are alive statement by statement; a test lets
-PyTorch run and compares to the byte. Two laws of the literature stand beside them.
+PyTorch run and compares to the byte.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from profiling.case import DTYPE_BYTES, PAGE_SIZE, Case, InputError
+from profiling.case import DTYPE_BYTES, PAGE_SIZE, Case
 from profiling.model.naive import sizes
 from profiling.model.traffic import is_modelled
 
@@ -124,40 +124,6 @@ def forward_sram_bytes(case: Case, block_m: int, block_n: int, stages: int = 1) 
     """
     d, dv = case.head_dim, case.head_dim_v
     return (block_m * max(d, dv) + stages * block_n * (d + dv)) * DTYPE_BYTES[case.dtype]
-
-
-def eager_training_bytes(case: Case) -> int:
-    """Forward and backward of eager attention, inputs and gradients included: 4·S·e + 10·N·d·e.
-
-    Reproduces the PyTorch column of FlashAttention's table 21 (arXiv 2205.14135).
-
-    Raises:
-        InputError: Nq and Nk, d and dv, or heads and KV heads differ: the law does not say more.
-    """
-    score, token = _square(case)
-    return 4 * score + 10 * token
-
-
-def fa1_training_bytes(case: Case) -> int:
-    """The same of FlashAttention 1: 13·N·d·e and two fp32 rows; 11·N·d·e where one key tile holds all keys.
-
-    q, k, v, their gradients and those of the packed qkv (9), out and dout (2), and beyond one key tile
-    (256 keys) an fp32 dQ (2). Reproduces the FlashAttention column of the same table.
-
-    Raises:
-        InputError: as `eager_training_bytes`.
-    """
-    _, token = _square(case)
-    rows = 2 * 4 * case.batch * case.heads * case.seq_len_q
-    return (11 if case.seq_len_k <= 256 else 13) * token + rows
-
-
-def _square(case: Case) -> tuple[int, int]:
-    """Bytes of all scores, and of one tensor such as q."""
-    if (case.seq_len_q, case.head_dim, case.heads) != (case.seq_len_k, case.head_dim_v, case.kv_heads):
-        raise InputError("this law holds for Nq = Nk, d = dv and as many KV heads as heads only")
-    token = case.batch * case.heads * case.seq_len_q * case.head_dim * DTYPE_BYTES[case.dtype]
-    return score_matrix_bytes(case).all_heads, token
 
 
 class _Held(NamedTuple):

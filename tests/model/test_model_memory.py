@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.case import Case, InputError
+from profiling.case import Case
 from profiling.devices import find_device
 from profiling.model.memory import (
-    eager_training_bytes,
-    fa1_training_bytes,
     forward_sram_bytes,
     input_bytes,
     largest_seq_len,
@@ -36,34 +34,6 @@ def test_the_chapters_score_matrix() -> None:
     case = make(n=8192, d=128, h=32, batch=8, dtype="fp32")
     assert score_matrix_bytes(case) == (256 * MIB, 64 * GIB)
     assert score_matrix_bytes(case.model_copy(update={"dtype": "bf16"})) == (128 * MIB, 32 * GIB)
-
-
-# FlashAttention, arXiv 2205.14135, table 21: A100, B=16 H=8 d=64 fp16, forward and backward, MiB.
-TABLE_21_PYTORCH = {128: 36, 256: 104, 512: 336, 1024: 1184, 2048: 4416, 4096: 17024}
-TABLE_21_FLASH = {
-    128: 22, 256: 44, 512: 104, 1024: 209, 2048: 418, 4096: 836, 8192: 1672, 16384: 3344, 32768: 6688,
-    65536: 13376,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("n", "mib"), TABLE_21_PYTORCH.items())
-def test_table_21_pytorch(n: int, mib: int) -> None:
-    """The eager law gives all six published numbers exactly."""
-    assert eager_training_bytes(make(n=n, h=8, batch=16)) == mib * MIB
-
-
-@pytest.mark.parametrize(("n", "mib"), TABLE_21_FLASH.items())
-def test_table_21_flash_attention(n: int, mib: int) -> None:
-    """The FlashAttention law gives all ten published numbers, to the table's rounding."""
-    assert fa1_training_bytes(make(n=n, h=8, batch=16)) / MIB == pytest.approx(mib, abs=0.6)
-
-
-def test_the_published_laws_know_their_limits() -> None:
-    """They say nothing of grouped heads or Nq != Nk, and refuse."""
-    for law in (eager_training_bytes, fa1_training_bytes):
-        for changes in ({"kv_heads": 1}, {"seq_len_k": 5}, {"head_dim_v": 8}):
-            with pytest.raises(InputError, match="Nq = Nk, d = dv"):
-                law(make(**changes))
 
 
 def test_flash_holds_no_score() -> None:

@@ -2,11 +2,12 @@
 
 import pytest
 
+from profiling.case import Case, InputError
 from profiling.model.papers import (
+    eager_training_bytes,
     eager_training_hbm_bytes,
-    eager_training_peak_bytes,
-    flash1_training_hbm_bytes,
-    flash1_training_peak_bytes,
+    fa1_training_bytes,
+    fa1_training_hbm_bytes,
 )
 from profiling.store.published import load_published
 
@@ -14,7 +15,15 @@ PUBLISHED = load_published()
 FLASH1 = PUBLISHED[PUBLISHED["source"].str.startswith("FlashAttention arXiv")]
 TABLE_21 = FLASH1[FLASH1["figure"] == "Table 21"]
 FIG_2 = FLASH1[FLASH1["figure"].str.startswith("Fig2-left") & (FLASH1["metric"] == "hbm_gb")]
-LAWS = {"PyTorch": eager_training_peak_bytes, "FlashAttention": flash1_training_peak_bytes}
+LAWS = {"PyTorch": eager_training_bytes, "FlashAttention": fa1_training_bytes}
+
+
+def case(batch, heads, n, d):
+    """A plain case in 16 bits."""
+    return Case(
+        backend="naive", dtype="fp16", batch=batch, heads=heads, kv_heads=heads, seq_len_q=n, seq_len_k=n,
+        head_dim=d, head_dim_v=d,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -26,7 +35,7 @@ LAWS = {"PyTorch": eager_training_peak_bytes, "FlashAttention": flash1_training_
 )
 def test_every_number_of_table_21(method, seq_len, printed_mib):
     """The law, in whole MiB as the table prints it, is the table's number: all 16 of both methods."""
-    assert int(LAWS[method](16, 8, seq_len, 64) / 2**20) == printed_mib
+    assert int(LAWS[method](case(16, 8, seq_len, 64)) / 2**20) == printed_mib
 
 
 def test_table_21_is_whole():
@@ -49,14 +58,30 @@ def test_both_versions_of_fig_2(version, method, score_passes, token_passes, wit
     """40.3 and 35.3 GB of the standard attention, and 4.4 GB of FlashAttention in blocks of 256 keys."""
     rows = FIG_2[(FIG_2["method"] == method) & FIG_2["figure"].str.contains(version)]
     (row,) = rows.itertuples()
-    shape = (row.batch, row.heads, row.seq_len, row.head_dim)
+    one = case(row.batch, row.heads, row.seq_len, row.head_dim)
     if method == "Standard":
-        found = eager_training_hbm_bytes(*shape, score_passes=score_passes, token_passes=token_passes)
+        found = eager_training_hbm_bytes(one, score_passes=score_passes, token_passes=token_passes)
     else:
-        found = flash1_training_hbm_bytes(*shape, block_n=256)
+        found = fa1_training_hbm_bytes(one, block_n=256)
     assert found / 1e9 == pytest.approx(row.value, rel=within)
 
 
 def test_the_algorithms_word_by_word_are_not_fig_2():
     """11 N² and 12 N·d give 25 GB: the printed 40.3 holds more than the paper's algorithm says."""
-    assert eager_training_hbm_bytes(64, 16, 1024, 64, score_passes=11, token_passes=12) / 1e9 < 0.7 * 40.3
+    assert (
+        eager_training_hbm_bytes(case(64, 16, 1024, 64), score_passes=11, token_passes=12) / 1e9 < 0.7 * 40.3
+    )
+
+
+def test_the_laws_know_their_limits():
+    """They say nothing of grouped heads, of Nq != Nk, or of d != dv, and refuse."""
+    laws = (
+        eager_training_bytes,
+        fa1_training_bytes,
+        lambda one: eager_training_hbm_bytes(one, score_passes=1, token_passes=1),
+        lambda one: fa1_training_hbm_bytes(one, block_n=256),
+    )
+    for law in laws:
+        for changes in ({"kv_heads": 1}, {"seq_len_k": 5}, {"head_dim_v": 8}):
+            with pytest.raises(InputError, match="Nq = Nk, d = dv"):
+                law(case(1, 2, 64, 16).model_copy(update=changes))
