@@ -21,6 +21,7 @@ from profiling.importers import (
     generic,
     liger,
     perf_report,
+    runfile,
     sdpa_script,
     tile_log,
     tritonbench,
@@ -28,9 +29,8 @@ from profiling.importers import (
 from profiling.importers.assembly import Imported, assemble
 from profiling.importers.points import understand
 from profiling.importers.roles import Settings, completed
-from profiling.importers.tables import Table, read_bytes, read_table, shown, text_of
+from profiling.importers.tables import DELIMITERS, Table, read_bytes, read_table, shown, text_of
 from profiling.records import Run
-from profiling.store import load_run
 
 __all__ = ["FAMILIES", "Imported", "Settings", "aside_csv", "import_file", "import_runs", "import_tables"]
 
@@ -91,6 +91,8 @@ def import_tables(
         raise InputError(f"--as {family}: must be one of {', '.join(FAMILIES)}")
     if settings.decimal not in (None, ".", ","):
         raise InputError(f"--decimal {settings.decimal}: must be . or ,")
+    if settings.delimiter is not None and settings.delimiter not in DELIMITERS:
+        raise InputError(f"--delimiter {settings.delimiter}: must be one of , ; tab |")
     called = list(names or [path.name for path in paths])
     contents = [read_bytes(path) for path in paths]
     if family in (None, _OURS):
@@ -126,9 +128,8 @@ def aside_csv(imported: Imported) -> str:
 
 def _ours(path: Path, content: bytes, name: str, *, sure: bool) -> Imported | None:
     """A run file or a comparison CSV; None where it is neither."""
-    if content.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{"):
-        run = load_run(path)
-        return Imported((run,), len(run.measurements))
+    if runfile.recognises(content):
+        return runfile.import_counted(path, content, name)
     text = text_of(content, name)
     if not sure and not set(_first_cells(text)) >= _OUR_OWN:
         return None

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 
+from profiling.case import InputError
 from profiling.importers import cells
 from profiling.importers.roles import Column, Plan, Settings
-from profiling.importers.tables import Table
+from profiling.importers.tables import Table, shown
 
 NAME = "perf_report"
 HELP = "triton's perf_report, such as its attention tutorial"
@@ -34,7 +35,11 @@ def recognises(table: Table) -> bool:
 
 
 def plan(table: Table, settings: Settings) -> Plan:
-    """A value for each line; the file's name says what it says."""
+    """A value for each line; the file's name says what it says.
+
+    Raises:
+        InputError: a line has no unit.
+    """
     stem = re.sub(r"\.\w+$", "", table.name)
     read = {name: found[1].lower() for name, form in _FILE.items() if (found := form.search(stem))}
     columns = {table.header[0]: Column("field", names=("seq_len",))}
@@ -53,6 +58,10 @@ def plan(table: Table, settings: Settings) -> Plan:
         if dtype:
             options["dtype"] = dtype
         metric = next((metric for metric in ("latency", "throughput") if unit in cells.UNITS[metric]), "")
+        if not metric and not any(text.startswith(f"{name}=") for text in settings.maps):
+            raise InputError(
+                f"{table.name}: column {shown(name)} has no unit: say --set unit=TFLOPS or --set unit=ms"
+            )
         if metric:
             options |= {"metric": metric, "unit": unit}
         columns[name] = Column("value", options=options)

@@ -34,6 +34,7 @@ from profiling.model.flops import flops
 from profiling.records import STATUSES
 
 LARGEST = 2**31 - 1  # of a length or a count: beyond it no attention was ever measured
+_SHORTEST, _LONGEST = 1e-9, 1e12  # ms: what lies beyond is no latency, and overflows a rate
 _REQUIRED = ("backend", "direction", "dtype", "batch", "heads", "head_dim", "causal")
 _SLOTS = {"memory": "peak_mem_bytes", "retained": "retained_mem_bytes", "energy": "energy_mj"}
 _ABOVE = {"inputs": "cuda_allocator", "nothing": "allocator_total"}
@@ -251,6 +252,8 @@ def _reading(
             raise RowError(f"column {name}: must not be negative", shown(cell))
     if metric == "throughput" and value is not None:
         value, half = _latency(case, value, half or 0.0, given, name)
+    if value is not None and slot.startswith("latency_") and not _SHORTEST <= value <= _LONGEST:
+        raise RowError(f"column {name}: must be a time of one call (1 ps to 30 years)", shown(cell))
     if value is not None and slot.endswith("_bytes"):
         value = float(round(value))
         if value >= 2**63:

@@ -206,10 +206,11 @@ def check_value(options: Mapping[str, str], where: str) -> None:
     Raises:
         InputError: one is not.
     """
-    metric = options.get("metric", "latency")
+    metric = options.get("metric", "any metric")
+    every = tuple(unit for units in UNITS.values() for unit in units)
     allowed = {
         "metric": tuple(UNITS),
-        "unit": tuple(UNITS.get(metric, ())),
+        "unit": tuple(UNITS.get(metric, every)),
         "stat": STATS,
         "above": ABOVE,
         "flops": ("paper",),

@@ -13,7 +13,7 @@ from profiling.case import InputError
 from profiling.figures.series import status_word
 from profiling.pages import jobs, state, widgets
 from profiling.paths import DATA_DIR
-from profiling.records import COLUMNS, STATUSES, Run
+from profiling.records import COLUMNS, STATUSES
 
 
 def render() -> None:
@@ -67,22 +67,23 @@ def _list(infos: list[store.RunInfo]) -> None:
 
 
 def _upload(folder: Path, known: set[str]) -> None:
-    """Bring in a run file or a comparison CSV; nothing is written before the second look."""
+    """Bring in a run file or a table; nothing is written before the second look."""
     st.header("Bring a file in")
     uploaded = st.file_uploader(
-        "A run file (.jsonl) or a comparison CSV (.csv)",
-        type=["jsonl", "csv"],
+        "A run file (.jsonl), a comparison CSV, or a table of others (.csv, .md, .log, .txt)",
+        type=["jsonl", "csv", "md", "log", "txt"],
         key="upload",
         max_upload_size=20,
     )
     if uploaded is None:
         return
     try:
-        runs = _read(uploaded.getvalue(), Path(uploaded.name).suffix.lower())
+        found = _read(uploaded.getvalue(), Path(uploaded.name).name)
     except InputError as error:
         st.error(widgets.plain(error))
         st.text("Nothing was written.")
         return
+    runs = found.runs
     for run in runs:
         st.text(
             f"{run.run_id}: {run.header.environment.device_name}, "
@@ -90,6 +91,16 @@ def _upload(folder: Path, known: set[str]) -> None:
         )
         for problem in run.problems:
             st.warning(widgets.plain(problem))
+    st.text(found.summary)
+    if found.aside:
+        st.download_button(
+            "Rows set aside",
+            data=importers.aside_csv(found),
+            file_name="set-aside.csv",
+            mime="text/csv",
+            on_click="ignore",
+            key="set-aside",
+        )
     new = [run for run in runs if run.run_id not in known]
     if len(new) < len(runs):
         st.info("A run that is in the data folder already is not added again.")
@@ -104,17 +115,17 @@ def _upload(folder: Path, known: set[str]) -> None:
         st.switch_page(widgets.page("overview"))
 
 
-def _read(content: bytes, suffix: str) -> list[Run]:
+def _read(content: bytes, name: str) -> importers.Imported:
     """Parse an upload out of a file of our own name; what the browser calls it is never a path.
 
     Raises:
-        InputError: the file is not one of ours; the message speaks of the file, not of where it lay.
+        InputError: the file cannot be taken in; the message speaks of the file, not of where it lay.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"upload{suffix}"
+        path = Path(folder) / "upload"
         path.write_bytes(content)
         try:
-            return importers.import_runs(path)
+            return importers.import_tables([path], names=[name])
         except InputError as error:
             raise InputError(str(error).replace(str(path), "the file")) from None
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,10 +20,10 @@ WIDE = ("N=seq_len", "naive=latency us, backend=naive", "flash=latency us, backe
 
 
 @pytest.fixture
-def taken(tmp_path: Path):
+def taken(tmp_path: Path) -> Callable[..., Imported]:
     """A function that imports a text as a table."""
 
-    def take(text: str, maps: tuple[str, ...] = WIDE, sets: tuple[str, ...] = SHAPE, **more) -> Imported:
+    def take(text: str, maps: tuple[str, ...] = WIDE, sets: tuple[str, ...] = SHAPE, **more: Any) -> Imported:
         path = tmp_path / "table.csv"
         path.write_text(text, encoding="utf-8", newline="")
         return import_tables([path], more.pop("family", None), Settings(maps=maps, sets=sets, **more))
@@ -67,15 +69,15 @@ def test_a_long_table_with_words_of_its_own(taken) -> None:
     )
     sets = (*(text for text in SHAPE if not text.startswith(("batch", "heads"))), "above=inputs")
     found = taken(text, maps, sets, names=("eager=naive", "fused=flash"))
-    table = frame(found.runs).set_index("backend")
-    naive = table.loc["naive"]
+    rows = {row["backend"]: row for row in frame(found.runs).to_dict("records")}
+    naive = rows["naive"]
     assert naive["latency_p50_ms"] == pytest.approx(1.2345)
     assert naive["latency_p20_ms"] == 1.0
     assert naive["latency_p80_ms"] == pytest.approx(1.3)
     assert naive["peak_mem_bytes"] == 12.5 * 2**20
     assert naive["mem_method"] == "cuda_allocator"
     assert (naive["batch"], naive["heads"], naive["seq_len_q"]) == (2, 8, 512)
-    assert table.loc["flash", "latency_p50_ms"] == pytest.approx(0.90025)
+    assert rows["flash"]["latency_p50_ms"] == pytest.approx(0.90025)
     assert found.runs[0].header.label == "seed=3"
 
 
@@ -137,6 +139,7 @@ def test_a_status_column_counts(taken) -> None:
         (",100,50", ["does not say seq_len", "--map COLUMN=seq_len"]),
         ("512,fast,50", ["column naive", "finite number in us", "'fast'"]),
         ("512,-5,50", ["column naive", "negative"]),
+        ("512,1e-300,50", ["column naive", "time of one call"]),
         ("512,1e999,50", ["column naive", "finite"]),
         ("512,1", ["3 fields", "got 2"]),
         ("average,1,2", ["`average`"]),
@@ -253,7 +256,7 @@ def test_throughput_becomes_latency_by_a_count_that_is_said(taken) -> None:
 def test_memory_says_what_it_is_above(taken) -> None:
     """The allocator's whole peak is not our `peak_mem_bytes` above the inputs, and has its own method."""
     maps = ("N=seq_len", "m=memory MB, backend=flash, above=nothing")
-    row = frame(taken("N,m\n128,2\n", maps).runs).iloc[0]
+    (row,) = frame(taken("N,m\n128,2\n", maps).runs).to_dict("records")
     assert (row["peak_mem_bytes"], row["mem_method"]) == (2_000_000, "allocator_total")
     with pytest.raises(InputError, match="above=inputs"):
         taken("N,m\n128,2\n", ("N=seq_len", "m=memory MB, backend=flash"))

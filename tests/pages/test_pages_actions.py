@@ -103,6 +103,18 @@ def test_an_uploaded_csv_comes_back_to_the_last_digit(data: Path, files: Path) -
     assert export.to_csv(store.frame(store.load_run(path))) == text
 
 
+def test_an_uploaded_table_of_others_is_accounted_for(data: Path) -> None:
+    """A known family is taken in; what was set aside is said, counted, and can be downloaded."""
+    content = (Path(__file__).parents[1] / "importers" / "data" / "liger.csv").read_bytes()
+    app = draw("data")
+    app.file_uploader[0].set_value(("liger.csv", content, "text/csv")).run()
+    assert not app.exception
+    assert "18 rows read, 14 used, 4 set aside because" in texts(app)
+    assert "Rows set aside" in str(app.main)
+    app.button(key="add").click().run()
+    assert len(list((data / "runs").glob("liger-*.jsonl"))) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
