@@ -117,7 +117,8 @@ def aside_csv(imported: Imported) -> str:
     width = max((len(each.cells) for each in imported.aside), default=0)
     header = [*imported.header, *(f"column {k + 1}" for k in range(len(imported.header), width))]
     out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
+    # all quoted: before Python 3.13 a carriage return is not, and a reader would split the row there
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow([guard(text) for text in ("file", "line", "reason", *header)])
     for each in imported.aside:
         why = each.why + (f", got {each.got}" if each.got else "")
