@@ -313,6 +313,32 @@ def crossover(
 
 
 @app.command()
+def whatif(
+    run: Annotated[str, typer.Argument(metavar="RUN_OR_FILE", help="What the model is fitted to.")],
+    gpu: Annotated[str, typer.Option(help="A device of the catalogue.")],
+    baseline: Annotated[str, typer.Option(help="Backend to be overtaken.")] = "naive",
+    candidate: Annotated[str, typer.Option(help="Backend that may overtake.")] = "flash",
+    clock: Annotated[
+        Literal["wall", "pipelined", "device", "graph", "graph_hot"], typer.Option(help="Whose latencies.")
+    ] = "device",
+    data: DataOption = None,
+) -> None:
+    """Predict a run on another GPU.
+
+    Latency, crossover and largest N on a GPU of the catalogue, by the latency model fitted to a run and what
+    the catalogue knows of both. A prediction, not a measurement: it says how far off the model is here.
+    """
+    from profiling.analysis.whatif import what_if
+    from profiling.devices import find_device
+    from profiling.store import frame
+    from profiling.terminal import whatif_text
+
+    table = frame([load_one(run, data)])
+    found = what_if(table, find_device(gpu), baseline=baseline, candidate=candidate, clock=clock)
+    print(whatif_text(found))
+
+
+@app.command()
 def policy(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN_OR_FILE...", help="Runs of one device, or comparison CSVs.")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from profiling.analysis.explain import Shares
     from profiling.analysis.latency_fit import LatencyFit
     from profiling.analysis.policy import Policy
+    from profiling.analysis.whatif import WhatIf
     from profiling.runner import Result
     from profiling.store import RunInfo
 
@@ -232,3 +233,34 @@ def fits_text(fits: Mapping[str, Mapping[tuple[str, str, str], LatencyFit]]) -> 
         return "No latency model: it needs a device of the catalogue, and six points of a backend."
     header = ("run", "model", "points", "off by (median)", "off by, where it was left out of the fit")
     return f"Latency model, fitted to the run itself:\n{table(header, rows)}"
+
+
+def whatif_text(found: WhatIf) -> str:
+    """Predictions for another GPU, a shape a line, with what they rest on."""
+    rows = []
+    for one in found.predictions:
+        first, *_, last = one.est_latency_ms.items()
+        ends = [
+            f"N = {count_text(n)}: {time_text(pair[0])} and {time_text(pair[1])}" for n, pair in (first, last)
+        ]
+        there, here = (
+            "never" if n is None else f"N* = {count_text(n)}" if n > first[0] else "always"
+            for n in (one.crossover_seq_len, one.here_crossover_seq_len)
+        )
+        rows.append((one.slice.label, there, here, count_text(one.largest_seq_len), *ends))
+    pair = f"{found.predictions[0].baseline} and {found.predictions[0].candidate}"
+    header = (
+        "shape",
+        f"on {found.device.name}",
+        f"on {found.here.name}",
+        "largest N of the baseline",
+        pair,
+        "",
+    )
+    return (
+        f"Predicted, not measured: {found.device.name} from a model fitted on {found.here.name}, "
+        f"{found.clock} clock.\n{table(header, rows)}\n"
+        f"On {found.here.name} the model is off by {percent_text(found.unseen_error)} (median) where it has "
+        f"not seen the head dim or batch · heads. How far it is off on {found.device.name} is not known: "
+        "kernels are taken to suit it as well."
+    )

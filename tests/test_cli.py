@@ -283,6 +283,21 @@ class TestReading:
         assert "of it launch" in out
         assert "batch · heads = 16: " in out
 
+    def test_whatif(self, flashscope, data):
+        """A prediction says that it is one, and how far off it is; without a model, why there is none."""
+        code, out, _ = flashscope("whatif", "h200-standard", "--gpu", "A100-SXM-80GB")
+        assert code == 0
+        assert out.startswith("Predicted, not measured: A100-SXM-80GB")
+        assert "the model is off by" in out
+        for words, said in (
+            (("whatif", "h200-standard", "--gpu", "Abacus"), "Abacus"),
+            (("whatif", "h200-standard", "--gpu", "T4"), "T4: the catalogue has no bf16 peak"),
+            (("whatif", "cpu-quick", "--gpu", "H200", "--clock", "wall"), "no latency model of both"),
+        ):
+            code, out, err = flashscope(*words)
+            assert (code, out) == (2, "")
+            assert said in err
+
     def test_policy(self, flashscope, data, tmp_path):
         """Rules as a table and as a file that `load_policy` reads; a place that cannot be written is told."""
         torch = pytest.importorskip("torch")
