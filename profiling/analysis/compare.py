@@ -30,7 +30,7 @@ most one in forty on each side, and far fewer where the noise is smaller than th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,7 +109,7 @@ class Row(NamedTuple):
     @property
     def is_limited(self) -> bool:
         """Whether a latency is within what the clock itself takes, so that its ratio says little."""
-        return any("timer_limited" in side.flags for side in (*self.a, *self.b))
+        return _is_limited((*self.a, *self.b))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -136,6 +136,16 @@ class _Rule(NamedTuple):
 
     margin: float
     threshold: float
+
+
+class _Finding(NamedTuple):
+    """What a row is found to be: its last fields."""
+
+    verdict: str
+    ratio: float | None = None
+    interval: tuple[float, float] | None = None
+    basis: str = ""
+    why: str = ""
 
 
 class _Seen(NamedTuple):
@@ -237,8 +247,12 @@ def _rows(
             continue  # measured on neither side
         case = cases.get(tuple(key)) or Case(**dict(zip(KEY_FIELDS, key, strict=True)))
         cases[tuple(key)] = case
-        row = Row(case, metric, clock, _sides(seen_a, "A"), _sides(seen_b, "B"), verdict="missing")
-        out.append(_judged(row, seen_a, seen_b, rule))
+        own_a, own_b = _sides(seen_a, "A"), _sides(seen_b, "B")
+        if _ran(own_a) and _ran(own_b):
+            finding = _judged(metric, seen_a, seen_b, rule)
+        else:
+            finding = _Finding("missing", why=_absence(own_a, own_b))
+        out.append(Row(case, metric, clock, own_a, own_b, *finding))
     return out
 
 
@@ -273,85 +287,87 @@ def _ran(sides: Sequence[Side]) -> bool:
     return sides[0].value is not None or any(side.value is not None for side in sides[1:])
 
 
-def _judged(row: Row, seen_a: Sequence[_Seen], seen_b: Sequence[_Seen], rule: _Rule) -> Row:
-    """The row with its verdict."""
-    if not (_ran(row.a) and _ran(row.b)):
-        return row._replace(verdict="missing", why=_absence(row))
-    if len(seen_a) > 1 or len(seen_b) > 1:
-        several = [
-            f"{len(each)} rows in {name}" for name, each in (("A", seen_a), ("B", seen_b)) if len(each) > 1
-        ]
-        return row._replace(verdict="ambiguous", why=f"{' and '.join(several)}, not averaged")
-    one, two = seen_a[0], seen_b[0]
-    if row.metric == "memory" and one.mem_method != two.mem_method:
-        methods = " and ".join(each.mem_method or "an unknown method" for each in (one, two))
-        return row._replace(verdict="ambiguous", why=f"measured by {methods}, which do not compare")
-    first, second = one.side.value, two.side.value
-    if not first or not second:
-        verdict = "same" if first == second else "slower" if (second or 0) > (first or 0) else "faster"
-        return row._replace(verdict=verdict, basis="exact", why="" if first == second else "a value is 0")
-    row = _weighed(row, one, two, math.log(second / first), rule)
-    if row.is_limited:
-        return row._replace(verdict="ambiguous", why="a latency is hardly more than an empty call's")
-    step = max(one.step, two.step) if row.metric == "latency" else 0.0
-    if row.verdict in ("faster", "slower") and abs(first - second) <= step:
-        return row._replace(verdict="ambiguous", why="the difference is within one step of the clock")
-    return row
-
-
-def _absence(row: Row) -> str:
+def _absence(a: Sequence[Side], b: Sequence[Side]) -> str:
     """The status and the reason of each side that has no value."""
-    lacking = [(name, sides[0]) for name, sides in (("A", row.a), ("B", row.b)) if not _ran(sides)]
+    lacking = [(name, sides[0]) for name, sides in (("A", a), ("B", b)) if not _ran(sides)]
     return "; ".join(
         f"{name}: {side.status}" + (f", {side.reason}" if side.reason else "") for name, side in lacking
     )
 
 
-def _weighed(row: Row, a: _Seen, b: _Seen, log_ratio: float, rule: _Rule) -> Row:
-    """The row by its basis, where both sides have one value above 0."""
-    row = row._replace(ratio=math.exp(log_ratio))
-    if a.spread is not None and b.spread is not None:
-        both = (a.spread, b.spread)
-        if min(each.processes for each in both) >= MIN_PROCESSES:
-            return _by_processes(row, *both, rule)
-        counts = f"{a.spread.processes} in A, {b.spread.processes} in B"
-        if min(each.rounds for each in both) >= MIN_ROUNDS:
-            return _by_rounds(row, _extent(a, a.spread), _extent(b, b.spread), counts, rule)
-        return row._replace(verdict="ambiguous", basis="rounds", why=f"too few rounds, processes: {counts}")
-    exact = row.metric == "memory" and a.mem_method == "cuda_allocator"
-    beyond = rule.margin if exact else rule.threshold
-    row = row._replace(basis="exact" if exact else "summary")
-    if abs(log_ratio) <= rule.margin:
-        return row._replace(verdict="same")
-    if abs(log_ratio) <= beyond:
-        return row._replace(
-            verdict="ambiguous", why="without samples, the difference is within the threshold"
-        )
+def _judged(metric: str, seen_a: Sequence[_Seen], seen_b: Sequence[_Seen], rule: _Rule) -> _Finding:
+    """The verdict on a row that ran on both sides."""
+    if len(seen_a) > 1 or len(seen_b) > 1:
+        counts = [
+            f"{len(each)} rows in {name}" for name, each in (("A", seen_a), ("B", seen_b)) if len(each) > 1
+        ]
+        return _Finding("ambiguous", why=f"{' and '.join(counts)}, not averaged")
+    a, b = seen_a[0], seen_b[0]
+    if metric == "memory" and a.mem_method != b.mem_method:
+        methods = " and ".join(each.mem_method or "an unknown method" for each in (a, b))
+        return _Finding("ambiguous", why=f"measured by {methods}, which do not compare")
+    first, second = a.side.value or 0.0, b.side.value or 0.0
+    if not first or not second:
+        if first == second:
+            return _Finding("same", basis="exact")
+        return _Finding("slower" if second else "faster", basis="exact", why="a value is 0")
+    found = _weighed(metric, a, b, math.log(second / first), rule)
+    if _is_limited((a.side, b.side)):
+        return found._replace(verdict="ambiguous", why="a latency is hardly more than an empty call's")
+    step = max(a.step, b.step) if metric == "latency" else 0.0
+    if found.verdict in ("faster", "slower") and abs(first - second) <= step:
+        return found._replace(verdict="ambiguous", why="the difference is within one step of the clock")
+    return found
+
+
+def _weighed(metric: str, a: _Seen, b: _Seen, log_ratio: float, rule: _Rule) -> _Finding:
+    """The verdict by what the two values rest on."""
+    if a.spread is None or b.spread is None:
+        return _by_summary(a, b, log_ratio, metric == "memory" and a.mem_method == "cuda_allocator", rule)
+    both = (a.spread, b.spread)
+    if min(each.processes for each in both) >= MIN_PROCESSES:
+        return _by_processes(*both, rule)
+    counts = f"{a.spread.processes} in A, {b.spread.processes} in B"
+    if min(each.rounds for each in both) >= MIN_ROUNDS:
+        return _by_rounds(log_ratio, _extent(a, a.spread), _extent(b, b.spread), counts, rule)
+    why = f"too few rounds, and too few processes: {counts}"
+    return _Finding("ambiguous", math.exp(log_ratio), None, "rounds", why)
+
+
+def _by_summary(a: _Seen, b: _Seen, log_ratio: float, exact: bool, rule: _Rule) -> _Finding:
+    """The verdict by the two values alone, and their percentiles where they have some."""
+    verdict, why = _beyond(log_ratio), ""
     low, high = (a, b) if log_ratio > 0 else (b, a)
-    if low.high is not None and high.low is not None and low.high >= high.low:
-        return row._replace(verdict="ambiguous", why="without samples: the percentiles overlap")
-    return row._replace(verdict=_beyond(log_ratio))
+    if abs(log_ratio) <= rule.margin:
+        verdict = "same"
+    elif not exact and abs(log_ratio) <= rule.threshold:
+        verdict, why = "ambiguous", "without samples, the difference is within the threshold"
+    elif low.high is not None and high.low is not None and low.high >= high.low:
+        verdict, why = "ambiguous", "without samples, and the percentiles overlap"
+    return _Finding(verdict, math.exp(log_ratio), None, "exact" if exact else "summary", why)
 
 
-def _by_processes(row: Row, a: Spread, b: Spread, rule: _Rule) -> Row:
-    """The row by the spread between processes, of which both sides have enough."""
+def _by_processes(a: Spread, b: Spread, rule: _Rule) -> _Finding:
+    """The verdict by the spread between processes, of which both sides have enough."""
     middle, half = b.estimate - a.estimate, half_width(a, b)
     low, high = middle - half, middle + half
-    row = row._replace(ratio=math.exp(middle), interval=(math.exp(low), math.exp(high)), basis="processes")
+    verdict, why = "ambiguous", "the interval reaches across the margin"
     if low > rule.margin or high < -rule.margin:
-        return row._replace(verdict=_beyond(middle))
-    if max(abs(low), abs(high)) <= rule.margin:
-        return row._replace(verdict="same")
-    return row._replace(verdict="ambiguous", why="the interval reaches across the margin")
+        verdict, why = _beyond(middle), ""
+    elif max(abs(low), abs(high)) <= rule.margin:
+        verdict, why = "same", ""
+    return _Finding(verdict, math.exp(middle), (math.exp(low), math.exp(high)), "processes", why)
 
 
-def _by_rounds(row: Row, a: tuple[float, float], b: tuple[float, float], counts: str, rule: _Rule) -> Row:
-    """The row by all that its sides show, each from (least, greatest) in log ms."""
+def _by_rounds(
+    log_ratio: float, a: tuple[float, float], b: tuple[float, float], counts: str, rule: _Rule
+) -> _Finding:
+    """The verdict by all that two sides show, each from (least, greatest) in log ms."""
     low, high = b[0] - a[1], b[1] - a[0]
-    row = row._replace(interval=(math.exp(low), math.exp(high)), basis="rounds")
+    verdict, why = "ambiguous", f"too few processes to know their noise: {counts}"
     if low > rule.threshold or high < -rule.threshold:
-        return row._replace(verdict=_beyond(low))
-    return row._replace(verdict="ambiguous", why=f"too few processes to know their noise: {counts}")
+        verdict, why = _beyond(low), ""
+    return _Finding(verdict, math.exp(log_ratio), (math.exp(low), math.exp(high)), "rounds", why)
 
 
 def _extent(seen: _Seen, spread: Spread) -> tuple[float, float]:
@@ -359,6 +375,10 @@ def _extent(seen: _Seen, spread: Spread) -> tuple[float, float]:
     lows = [spread.low, *([math.log(seen.low)] if seen.low else [])]
     highs = [spread.high, *([math.log(seen.high)] if seen.high else [])]
     return min(lows), max(highs)
+
+
+def _is_limited(sides: Iterable[Side]) -> bool:
+    return any("timer_limited" in side.flags for side in sides)
 
 
 def _beyond(log_ratio: float) -> str:

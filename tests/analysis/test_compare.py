@@ -325,6 +325,8 @@ def made(options: dict) -> Run:
         backends=("naive", "flash"),
         clocks=("wall", "device"),
         processes=options["processes"],
+        rounds=3,
+        samples_per_round=1,
         process_noise=options["noise"],
         keep_samples=options["keep_samples"],
         seed=options["seed"],
