@@ -180,8 +180,14 @@ def _row(row: Row) -> tuple[str, ...]:
         ratio_text(row.ratio),
         between,
         row.verdict,
-        row.why,
+        "; ".join(filter(None, (row.why, *_flags("A", row.a), *_flags("B", row.b)))),
     )
+
+
+def _flags(name: str, sides: Sequence[Side]) -> list[str]:
+    """What a side's rows are flagged with: a GPU that slowed down explains more than a kernel does."""
+    found = dict.fromkeys(flag for side in sides for flag in side.flags)
+    return [f"{name} {' '.join(found)}"] if found else []
 
 
 def _sides(sides: Sequence[Side], metric: str) -> str:

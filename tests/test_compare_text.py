@@ -81,6 +81,18 @@ def test_numbers_have_units_and_intervals(found):
     assert re.search(r"\d (µs|ms) +\d+ (µs|ms) +1\.[23]\d*× +1\.[23]\d* to 1\.[23]\d*  slower$", line)
 
 
+def test_flags_stand_beside_the_verdict(found):
+    """A row of a GPU that slowed down says so, on the side where it did."""
+    rows = tuple(
+        row._replace(b=tuple(side._replace(flags=("thermal", "noisy")) for side in row.b))
+        for row in found.rows
+    )
+    hot = found._replace(rows=rows)
+    text = plain_text(hot, summary(hot), NAMES)
+    assert text.count("  slower   B thermal noisy\n") == 4
+    assert "A thermal" not in text
+
+
 def test_the_rule_is_told(found):
     """Margin and level always; the threshold where it was used, and for how many rows."""
     assert "Same: within 2 %, at 95 % for each row." in plain_text(found, summary(found), NAMES)
