@@ -34,10 +34,12 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
         correctness, and not under a window: the paper's count does not know that it leaves work out.
     """
     out = frame.copy()
-    # Case by case: a row of the same case on another clock, or of a shape already met, costs nothing.
-    number = frame.groupby(list(_INPUTS), dropna=False, sort=False, observed=True).ngroup().to_numpy()
+    # Shape by shape: a row on another clock or of another backend, which has no part in it, costs nothing.
+    shape = [name for name in _INPUTS if name != "backend"]
+    number = frame.groupby(shape, dropna=False, sort=False, observed=True).ngroup().to_numpy()
     _, first = np.unique(number, return_index=True)
-    rows = frame[list(_INPUTS)].iloc[first].itertuples(index=False, name=None)
+    table = frame[list(_INPUTS)].iloc[first].astype(object)  # Python's own numbers, unknown ones None
+    rows = table.where(table.notna(), None).itertuples(index=False, name=None)
     known: list[dict[str, int | None]] = [_estimates(row, device) for row in rows]
     for name in _COUNTS:
         values = pd.array([one[name] for one in known], dtype="Int64")
@@ -51,15 +53,15 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
 
 def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | None]:
     """The estimates of one row of `_INPUTS`, and its FLOPs by the paper's count."""
-    values = {name: None if pd.isna(value) else value for name, value in zip(_INPUTS, row, strict=True)}
+    values = dict(zip(_INPUTS, row, strict=True))
     block_m, block_n = values.pop("block_m"), values.pop("block_n")
-    case = Case.model_validate({name: _plain(value) for name, value in values.items()})
+    case = Case.model_validate(values)
     if not is_modelled(case):
         windowed = case.window_left is not None or case.window_right is not None
         return dict.fromkeys(_COUNTS) | {"flops": None if windowed else flops(case)}
     if block_m is None or block_n is None:
         block_m = block_n = None
-    moved = traffic(case, device, block_m=_plain(block_m), block_n=_plain(block_n))
+    moved = traffic(case, device, block_m=block_m, block_n=block_n)
     return {
         "est_naive_bytes": moved.naive_bytes,
         "est_tile_bytes": moved.tile_bytes,
@@ -67,8 +69,3 @@ def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | N
         "est_compulsory_bytes": moved.compulsory_bytes,
         "flops": flops(case),
     }
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as Python's own: `Case` is strict about neither, but keys must compare and hash."""
-    return value.item() if isinstance(value, np.generic) else value

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from profiling.analysis.crossover import Crossover, crossovers
-from profiling.analysis.curves import Slice, curve_rows, slice_codes, untiled
+from profiling.analysis.curves import ORIGIN_FIELDS, Slice, curve_rows, slice_codes
 from profiling.case import CLOCKS, KEY_FIELDS
 from profiling.units import count_text
 
@@ -151,7 +151,8 @@ def _bare(each: Slice) -> Slice:
 
 def _states(frame: pd.DataFrame, names: Sequence[str], clock: str) -> dict[Slice, dict[tuple[str, int], str]]:
     """The status of each (backend, N) of a shape, on one clock."""
-    rows = curve_rows(untiled(frame)[untiled(frame)["clock"] == clock])
+    needed = [*KEY_FIELDS, *ORIGIN_FIELDS, "clock", "mem_method", "status"]
+    rows = curve_rows(frame.loc[frame["clock"] == clock, needed])
     rows = rows[rows["name"].isin(names)]
     codes, slices = slice_codes(rows)
     out: dict[Slice, dict[tuple[str, int], str]] = {_bare(each): {} for each in slices}

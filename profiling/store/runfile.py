@@ -30,6 +30,7 @@ from profiling.records import (
     RunEnd,
     RunHeader,
 )
+from profiling.store.collector import paused
 from profiling.store.journal import Journal, WriteError
 
 RUN_FOLDERS = ("samples", "runs")  # below the data folder, in the order they are listed
@@ -228,6 +229,7 @@ def _line(kind: str, record: BaseModel) -> str:
 # ---------------------------------------------------------------------------------------------- reading
 
 
+@paused()
 def load_run(path: Path) -> Run:
     """Read a run file. Everything whole is loaded; `Run.problems` says what is not.
 

@@ -128,6 +128,27 @@ def test_a_window_has_no_tflops_and_other_features_do() -> None:
     assert packed < plain
 
 
+def test_a_row_has_the_same_estimates_alone_and_among_others() -> None:
+    """Shapes are computed once for all clocks and backends: no row may take another's numbers."""
+    changes: list[dict[str, Any]] = [
+        {"backend": backend, "variant": variant, "seq_len_q": n, "causal": causal} | tile
+        for backend, variant, tile in (
+            ("naive", "", {}),
+            ("naive", "fill", {}),
+            ("flash", "", {"block_m": 128, "block_n": 64}),
+            ("flash", "", {"block_m": 64, "block_n": 64}),
+            ("sdpa_flash", "", {}),
+            ("flash", "", {"softcap": 30.0}),
+            ("flash", "", {"latency_p50_ms": 3.0}),
+        )
+        for n in (1024, 4096)
+        for causal in (False, True)
+    ]
+    whole = with_estimates(table(*changes), H200)
+    alone = pd.concat([with_estimates(table(*changes).iloc[[k]], H200) for k in range(len(changes))])
+    pd.testing.assert_frame_equal(whole, alone, check_exact=True)
+
+
 def test_the_rest_of_the_table_is_untouched() -> None:
     """Index, order, column types and all other values stay; the input is not changed."""
     before = table({}, {"seq_len_q": 128}, {}, {"backend": "naive"})
