@@ -139,6 +139,27 @@ def test_our_own_files_are_accounted_for_too(take: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("backend,", "impl,", "column(s) backend missing, column(s) 'impl' unknown"),
+        (",", ";", "separated by ';'"),
+        ("latency_p50_ms", "latency", "column(s) latency_p50_ms missing"),
+    ],
+)
+def test_our_own_csv_with_a_fault_is_told_its_fault(
+    take: Command, tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    """It is not taken for a table of others."""
+    text = to_csv(frame(synthetic_run(seq_lens=(64,), processes=1)))
+    header, rows = text.split("\n", 1)
+    header = header.replace(before, after) if after == ";" else header.replace(before, after, 1)
+    (tmp_path / "ours.csv").write_text(f"{header}\n{rows}", encoding="utf-8", newline="")
+    code, _, err = take(tmp_path / "ours.csv")
+    assert code == 2
+    assert said in err
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--as", "liger"), "its columns are not those of liger"),

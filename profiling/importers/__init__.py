@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -30,7 +31,7 @@ from profiling.importers.assembly import Imported, assemble
 from profiling.importers.points import understand
 from profiling.importers.roles import Settings, completed
 from profiling.importers.tables import DELIMITERS, Table, read_bytes, read_table, shown, text_of
-from profiling.records import Run
+from profiling.records import COLUMNS, Run
 
 __all__ = ["FAMILIES", "Imported", "Settings", "aside_csv", "import_file", "import_runs", "import_tables"]
 
@@ -132,14 +133,16 @@ def _ours(path: Path, content: bytes, name: str, *, sure: bool) -> Imported | No
     if runfile.recognises(content):
         return runfile.import_counted(path, content, name)
     text = text_of(content, name)
-    if not sure and not set(_first_cells(text)) >= _OUR_OWN:
+    if not sure and not _looks_ours(text):
         return None
     return comparison.import_counted(text, name)
 
 
-def _first_cells(text: str) -> list[str]:
+def _looks_ours(text: str) -> bool:
+    """Whether the header is ours, if with a fault: then the fault is told, and no other family looked for."""
     line = next((line for line in text.splitlines() if line.strip()), "")
-    return [cell.strip().strip('"') for cell in line.split(",")]
+    header = {cell.strip().strip('"') for cell in re.split(f"[{''.join(DELIMITERS)}]", line)}
+    return header >= _OUR_OWN or len(header.intersection(COLUMNS)) > len(COLUMNS) // 2
 
 
 def _family(content: bytes, name: str, family: str | None, settings: Settings) -> tuple[Table, ModuleType]:

@@ -84,7 +84,7 @@ def assemble(parts: Sequence[tuple[Table, Plan, Understood]], settings: Settings
     aside = sorted([*aside, *clashes, *repeats], key=lambda each: (each.file, each.line))
     n_read = sum(table.n_read for table, _, _ in parts)
     if not sources:
-        more = f" (and so on: {summary(n_read, aside)})" if len(aside) > 1 else ""
+        more = f"; none of the {count_text(n_read)} rows can be used" if n_read > 1 else ""
         raise InputError(f"{aside[0].text}{more}" if aside else f"{parts[0][0].name}: has no rows")
     groups: dict[Group, dict[Case, list[Reading]]] = {}
     for source in sources:
