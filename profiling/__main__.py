@@ -152,15 +152,18 @@ def list_(data: DataOption = None) -> None:
 def show(
     run: RunArgument,
     clock: Annotated[str, typer.Option(help="Latencies of this clock.  [default: the run's first]")] = "",
+    limits: Annotated[
+        bool, typer.Option("--limits", help="Instead: how near each case is to what the device allows.")
+    ] = False,
     data: DataOption = None,
 ) -> None:
     """Show every case of a run.
 
     Latency, memory, error against the fp64 oracle (and relative to eager's own), flags, status and reason.
     """
-    from profiling.terminal import run_text
+    from profiling.terminal import roofs_text, run_text
 
-    print(run_text(load_one(run, data), clock))
+    print((roofs_text if limits else run_text)(load_one(run, data), clock))
 
 
 @app.command()

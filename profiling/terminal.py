@@ -264,3 +264,31 @@ def whatif_text(found: WhatIf) -> str:
         f"not seen the head dim or batch · heads. How far it is off on {found.device.name} is not known: "
         "kernels are taken to suit it as well."
     )
+
+
+def roofs_text(run: Run, clock: str = "") -> str:
+    """Each case's latency beside the least time of each ceiling, which of them bounds it, and how near it is.
+
+    Raises:
+        InputError: no case of the run, on that clock, is one that the ceilings are known for.
+    """
+    from profiling.analysis.roofline import CEILINGS, roofs
+    from profiling.store import frame
+
+    chosen = clock or "device"
+    found = roofs(frame([run]), clock=chosen)
+    if not found:
+        raise InputError(f"{run.run_id}: no limits on clock {chosen!r}: they need a device of the catalogue")
+    rows = [
+        (
+            roof.case.label,
+            time_text(roof.latency_ms),
+            *(time_text(roof.least_ms.get(ceiling)) for ceiling in CEILINGS),
+            roof.bound_by,
+            percent_text(roof.reached),
+        )
+        for roof in found
+    ]
+    least = [f"least by {ceiling}" for ceiling in CEILINGS]
+    header = ("case", f"{chosen} p50", *least, "bound by", "reached")
+    return f"Measured, beside limits that are modelled.\n{table(header, rows)}"

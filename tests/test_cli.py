@@ -283,6 +283,16 @@ class TestReading:
         assert "of it launch" in out
         assert "batch · heads = 16: " in out
 
+    def test_show_limits(self, flashscope, data):
+        """What bounds each case, and how near it is; without a known device a sentence."""
+        code, out, _ = flashscope("show", "h200-standard", "--limits")
+        assert code == 0
+        assert out.startswith("Measured, beside limits that are modelled.")
+        assert "least by tensor" in out
+        code, out, err = flashscope("show", "cpu-quick", "--limits", "--clock", "wall")
+        assert (code, out) == (2, "")
+        assert "need a device of the catalogue" in err
+
     def test_whatif(self, flashscope, data):
         """A prediction says that it is one, and how far off it is; without a model, why there is none."""
         code, out, _ = flashscope("whatif", "h200-standard", "--gpu", "A100-SXM-80GB")
