@@ -74,7 +74,8 @@ def plan(table: Table, settings: Settings) -> Plan:
         refine=_refine,
         notes=(
             f"{table.name}: backends are {', '.join(named)} (--name PROVIDER=BACKEND says otherwise); times "
-            "are microseconds, filed under the clock `device`; TFLOPs and bandwidth are derived and not read",
+            "are microseconds, filed under the clock `device` (--set clock= says otherwise); noop and alibi "
+            "are taken as without a causal mask; TFLOPs and bandwidth are derived and not read",
         ),
         family=NAME,
     )

@@ -150,7 +150,7 @@ def number(text: str, decimal: str = ".") -> Number | None:
         return None
     mantissa, _, exponent = plain.lower().partition("e")
     digits = len(mantissa.partition(".")[2])
-    place = max(-400, min(300, int(exponent or 0) - digits))
+    place = max(-400, min(300, int(exponent[:6] or 0) - digits))
     return Number(value, 0.5 * 10.0**place)
 
 

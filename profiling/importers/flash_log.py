@@ -71,7 +71,7 @@ def plan(table: Table, settings: Settings) -> Plan:
         plain = re.sub(r"[^0-9A-Za-z]+", "_", method).strip("_") or "method"
         known = settings.words.get(method, _BACKENDS.get(method))
         given["backend"] = known or f"flash_attn:{plain if plain[0].isalpha() else f'm_{plain}'}"
-        width = int(given["head_dim"])
+        width = int(given["head_dim"][:9])
         if "heads" not in given and width and _WIDTH % width == 0:
             given["heads"] = str(_WIDTH // width)
 

@@ -7,6 +7,7 @@ Only attention along the sequence length is a case of ours.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 from profiling.importers.roles import Column, Plan, RowError, Settings
@@ -48,7 +49,7 @@ def plan(table: Table, settings: Settings) -> Plan:
     }
     return Plan(
         columns={name: column for name, column in columns.items() if name in table.header},
-        constants={"clock": "device", "device_kind": "cuda", "above": "nothing", "causal": "false"},
+        constants={"clock": "device", "device_kind": "cuda", "above": "nothing"},
         refine=partial(_refine, settings.words),
         notes=(
             "a provider is the backend PROVIDER:KERNEL, such as liger:fused_neighborhood_attention "
@@ -94,6 +95,7 @@ def _window(given: dict[str, str], extra: dict[str, str]) -> None:
         raise RowError("a dilated neighbourhood is no window of ours", f"dilation {extra['dilation']}")
     size = extra.get("kernel_size")
     if size is not None:
-        if not size.isdigit():
+        if not re.fullmatch(r"[0-9]{1,9}", size):
             raise RowError("kernel_size must be a whole number", shown(size))
         given["window_left"] = given["window_right"] = str(int(size) // 2)
+        given["causal"] = "false"

@@ -69,7 +69,10 @@ def plan(table: Table, settings: Settings) -> Plan:
     if read:
         said = ", ".join(f"{name} {text}" for name, text in read.items())
         notes.append(f"{table.name}: from the file's name: {said}")
-    notes.append(f"{table.name}: backends are {', '.join(named)} (--name LINE=BACKEND says otherwise)")
+    notes.append(
+        f"{table.name}: backends are {', '.join(named)} (--name LINE=BACKEND says otherwise); times are "
+        "filed under the clock `device` (--set clock= says otherwise)"
+    )
     if any(column.options.get("metric") == "throughput" for column in columns.values()):
         notes.append(f"{table.name}: latencies are computed from TFLOP/s by the paper's count of FLOPs")
     return Plan(

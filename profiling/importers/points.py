@@ -35,6 +35,7 @@ from profiling.records import STATUSES
 
 LARGEST = 2**31 - 1  # of a length or a count: beyond it no attention was ever measured
 _SHORTEST, _LONGEST = 1e-9, 1e12  # ms: what lies beyond is no latency, and overflows a rate
+_TELLING = 200  # characters of a cell that a reason repeats
 _REQUIRED = ("backend", "direction", "dtype", "batch", "heads", "head_dim", "causal")
 _SLOTS = {"memory": "peak_mem_bytes", "retained": "retained_mem_bytes", "energy": "energy_mj"}
 _ABOVE = {"inputs": "cuda_allocator", "nothing": "allocator_total"}
@@ -150,7 +151,12 @@ def _row(
     fields = {name: plan.names.get(text, text) for name, text in fields.items() if text}
     given = {**plan.constants, **fields}
     if plan.refine is not None:
-        plan.refine(given, extra)
+        try:
+            plan.refine(given, extra)
+        except KeyError as error:  # the command line gave one of its columns another role
+            raise RowError(
+                f"{plan.family} needs column {error}: it must not be mapped to something else"
+            ) from None
     found = [
         _reading(row.cells[place], name, {**given, **column.options}, extra, decimal)
         for place, name, column in places
@@ -185,7 +191,7 @@ def _take(fields: dict[str, str], extra: dict[str, str], cell: str, name: str, c
             found = json.loads(cell)
         except (ValueError, RecursionError):
             found = None
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or not _is_text(found):
             raise RowError(f"column {name}: must be a JSON object", shown(cell))
         for key, value in found.items():
             to = column.keys.get(key)
@@ -194,6 +200,15 @@ def _take(fields: dict[str, str], extra: dict[str, str], cell: str, name: str, c
                 extra[key] = text
             elif to != "_":
                 fields[to] = text
+
+
+def _is_text(value: Any) -> bool:
+    """Whether JSON can be written down again: half of a surrogate pair cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except (UnicodeEncodeError, RecursionError):
+        return False
+    return True
 
 
 def _reading(
@@ -247,7 +262,7 @@ def _reading(
             )
         value, half = found
         if value == 0 and metric != "retained":
-            status, reason, value = "missing", f"{name} is {cell} in the file", None
+            status, reason, value = "missing", f"{name} is {cell[:_TELLING]} in the file", None
         elif value < 0:
             raise RowError(f"column {name}: must not be negative", shown(cell))
     if metric == "throughput" and value is not None:
@@ -272,11 +287,11 @@ def _outcome(cell: str, name: str, given: Mapping[str, str]) -> tuple[str, str]:
         if status is None:
             raise RowError(f"status must be one of {', '.join(STATUSES)}, or a word for one", shown(said))
         if status != "ok":
-            return status, f"{said!r} in the file"
+            return status, f"{said[:_TELLING]!r} in the file"
     status = cells.failure(cell)
     if status is None:
         return "ok", ""
-    why = f"{name} is {cell!r} in the file" if cell.strip() else f"{name} is empty in the file"
+    why = f"{name} is {cell[:_TELLING]!r} in the file" if cell.strip() else f"{name} is empty in the file"
     return status, why if status != "missing" else f"{why}, which does not say why"
 
 

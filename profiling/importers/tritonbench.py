@@ -54,7 +54,10 @@ def plan(table: Table, settings: Settings) -> Plan:
             pair = (baseline, settings.words.get(provider, _backend(provider)))
             columns[name] = Column("speedup", names=pair)
     said = ", ".join(f"{backend} for {provider}" for provider, backend in named.items())
-    notes = [f"{table.name}: backends are {said} (--name PROVIDER=BACKEND says otherwise)"]
+    notes = [
+        f"{table.name}: backends are {said} (--name PROVIDER=BACKEND says otherwise); times are filed under "
+        "the clock `device` (--set clock= says otherwise), memory is the allocator's whole peak"
+    ]
     if any(name.endswith("-speedup") for name in table.header):
         notes.append(
             f"{table.name}: it has speed-ups (checked with --name baseline=BACKEND): tritonbench may then "

@@ -228,6 +228,12 @@ def test_a_table_of_another_family_is_refused_by_name(family: str, tmp_path: Pat
         import_tables([path], family)
 
 
+def test_a_column_that_a_family_needs_cannot_be_mapped_away() -> None:
+    """It says which, and does not fall over."""
+    with pytest.raises(InputError, match="liger needs column 'kernel_name'"):
+        import_tables([DATA / "liger.csv"], None, Settings(maps=("kernel_name=ignore",)))
+
+
 def test_our_own_files_are_taken_alone(tmp_path: Path) -> None:
     """Options that change what a column means have no place there."""
     path = tmp_path / "ours.csv"

@@ -161,6 +161,33 @@ def test_a_row_that_cannot_be_understood_is_set_aside_by_line_and_column(
     ]
 
 
+@pytest.mark.parametrize("role", ["json(h=kernel)", "latency ms, backend=sdpa", "tile_m", "seq_len_k"])
+@pytest.mark.parametrize(
+    ("cell", "is_zero"),
+    [
+        ("1e-" + "9" * 5000, True),
+        ("0e" + "9" * 5000, True),
+        ("9" * 5000, False),
+        ('{"h": "\\ud800"}', False),
+        ('{"h": ' + "9" * 5000 + "}", False),
+    ],
+)
+def test_monstrous_cells_are_no_crash(taken, role: str, cell: str, is_zero: bool) -> None:
+    """Thousands of digits, half a surrogate: set aside, or a latency of 0, which is none."""
+    quoted = cell.replace('"', '""')
+    text = f'N,naive,flash,c\n128,100,50,{"{}" if "json" in role else ""}\n256,100,50,"{quoted}"\n'
+    found = taken(text, (*WIDE, f"c={role}"), decimal=".")
+    rows = [row for row in frame(found.runs).to_dict("records") if row["seq_len_q"] == 256]
+    if is_zero and role.startswith("latency"):
+        assert "missing" in [row["status"] for row in rows]
+        assert all(len(row["reason"]) < 300 for row in rows)
+    elif is_zero and role == "seq_len_k":
+        assert {row["seq_len_k"] for row in rows} == {0}
+    else:
+        assert rows == []
+        assert [aside.line for aside in found.aside] == [3]
+
+
 def test_a_table_of_which_nothing_is_left_is_refused(taken) -> None:
     """The sentence names the first row and what was expected in it."""
     with pytest.raises(InputError, match=r"line 2: column naive: must be a finite number.*'slow'"):
