@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from profiling.analysis.compare import VERDICTS, Comparison, Row, Side
+from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row, Side
 from profiling.analysis.differences import Difference
 from profiling.analysis.regressions import Group, Summary
 from profiling.export import to_markdown
@@ -78,13 +78,10 @@ def _parts(
 ) -> list[str]:
     """The paragraphs, from what must be known first to the single rows."""
     parts = [f"{heading}A: {names[0]}, B: {names[1]}; ratios are B / A"]
-    if comparison.differences:
-        said = [f"A and B differ in more than time: {len(comparison.differences)} difference(s)"]
+    if banner := _banner(comparison):
         # two blanks end a line in Markdown, and nothing trails in plain text
         end = "  \n" if heading else "\n"
-        parts.append(
-            end.join(f"{mark} {line}" for line in (*said, *map(_difference, comparison.differences)))
-        )
+        parts.append(end.join(f"{mark} {line}" for line in ("A and B differ in more than time:", *banner)))
     rows = [(metric, *map(count_text, counts.values())) for metric, counts in summary.n_by_verdict.items()]
     parts.append(render(("metric", *VERDICTS), rows))
     parts.append(_rule(comparison))
@@ -131,6 +128,17 @@ def _rule(comparison: Comparison) -> str:
         text += f" {count_text(few)} row(s) have too few processes: faster or slower only if all of "
         text += f"their rounds differ by {beyond}."
     return text
+
+
+def _banner(comparison: Comparison) -> list[str]:
+    """What differs besides: where the rows come from, and how fast the GPUs ran."""
+    lines = list(map(_difference, comparison.differences))
+    both = [row for row in comparison.rows if row.metric == "latency" and row.verdict != "missing"]
+    apart = sum(row.sm_clocks_apart_mhz is not None for row in both)
+    if apart:
+        rows = f"{count_text(apart)} of {count_text(len(both))} rows"
+        lines.append(f"SM clock: more than {percent_text(CLOCK_DRIFT)} apart in {rows}")
+    return lines
 
 
 def _difference(each: Difference) -> str:
@@ -180,8 +188,15 @@ def _row(row: Row) -> tuple[str, ...]:
         ratio_text(row.ratio),
         between,
         row.verdict,
-        "; ".join(filter(None, (row.why, *_flags("A", row.a), *_flags("B", row.b)))),
+        "; ".join(filter(None, (row.why, *_clocks(row), *_flags("A", row.a), *_flags("B", row.b)))),
     )
+
+
+def _clocks(row: Row) -> list[str]:
+    apart = row.sm_clocks_apart_mhz
+    if apart is None or row.metric != "latency" or row.verdict == "missing":
+        return []
+    return [f"SM at {' and '.join(map(number_text, apart))} MHz"]
 
 
 def _flags(name: str, sides: Sequence[Side]) -> list[str]:

@@ -38,7 +38,7 @@ def test_the_banner_is_on_top(found):
     paragraphs = text.split("\n\n")
     assert paragraphs[0] == "A: before, B: after; ratios are B / A"
     assert paragraphs[1].splitlines() == [
-        "! A and B differ in more than time: 2 difference(s)",
+        "! A and B differ in more than time:",
         "! device: A NVIDIA H200, B NVIDIA A100",
         "! git commit: A 000000000000, B ffffffffffff",
     ]
@@ -91,6 +91,22 @@ def test_flags_stand_beside_the_verdict(found):
     text = plain_text(hot, summary(hot), NAMES)
     assert text.count("  slower   B thermal noisy\n") == 4
     assert "A thermal" not in text
+
+
+def test_gpus_that_ran_at_other_clocks(found):
+    """More than 3 % apart is told on top, with its count, and beside each row; less is not."""
+    both = [row for row in found.rows if row.metric == "latency" and row.verdict != "missing"]
+    for mhz, told in ((1900.0, True), (1950.0, False)):
+        rows = tuple(
+            row._replace(
+                a=tuple(side._replace(sm_clock_mhz=1980.0) for side in row.a),
+                b=tuple(side._replace(sm_clock_mhz=mhz) for side in row.b),
+            )
+            for row in found.rows
+        )
+        text = plain_text(found._replace(rows=rows), summary(found), NAMES)
+        assert (f"! SM clock: more than 3 % apart in {len(both)} of {len(both)} rows" in text) == told
+        assert ("  slower   SM at 1\u00a0980 and 1\u00a0900 MHz\n" in text) == told
 
 
 def test_the_rule_is_told(found):

@@ -45,11 +45,12 @@ METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_byte
 VERDICTS: tuple[str, ...] = ("same", "faster", "slower", "ambiguous", "missing")
 MARGIN = 0.02
 THRESHOLD = 0.05
+CLOCK_DRIFT = 0.03  # as of the flag `clock_drift`, which is about one side alone
 MIN_ROUNDS = 3  # of a side with too few processes: fewer show no noise at all
 
 # What a side's rows are read from, beside the value.
 _TEXTS = ("run_id", "status", "reason", "flags", "mem_method")
-_NUMBERS = ("latency_p20_ms", "latency_p80_ms", "resolution_ms")
+_NUMBERS = ("latency_p20_ms", "latency_p80_ms", "resolution_ms", "sm_clock_min_mhz", "sm_clock_max_mhz")
 _SEPARATOR = ";"  # between flags, as the comparison table has them
 
 
@@ -63,6 +64,7 @@ class Side(NamedTuple):
         value: median latency in ms, peak memory in bytes or energy of a call in mJ; None unless `ok`.
         flags: of the row.
         processes: how many worker processes its samples come from; None without samples.
+        sm_clock_mhz: of the GPU, the middle of what was seen over the visits of the case; None if unknown.
     """
 
     run_id: str
@@ -71,6 +73,7 @@ class Side(NamedTuple):
     value: float | None
     flags: tuple[str, ...] = ()
     processes: int | None = None
+    sm_clock_mhz: float | None = None
 
 
 class Row(NamedTuple):
@@ -110,6 +113,14 @@ class Row(NamedTuple):
     def is_limited(self) -> bool:
         """Whether a latency is within what the clock itself takes, so that its ratio says little."""
         return _is_limited((*self.a, *self.b))
+
+    @property
+    def sm_clocks_apart_mhz(self) -> tuple[float, float] | None:
+        """The SM clocks of A and B if they differ by more than `CLOCK_DRIFT`: a ratio is of both, then."""
+        first, second = self.a[0].sm_clock_mhz, self.b[0].sm_clock_mhz
+        if not first or not second or max(first, second) <= (1 + CLOCK_DRIFT) * min(first, second):
+            return None
+        return first, second
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -261,18 +272,21 @@ def _seen(table: pd.DataFrame, metric: str, known: Sequence[Spread | None]) -> l
     texts = [table[name].fillna("").tolist() for name in _TEXTS]
     column = table[METRICS[metric]].to_numpy(dtype=np.float64, na_value=np.nan)
     numbers = [table[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in _NUMBERS]
-    lows, highs, steps = ([None if math.isnan(x) else x for x in each.tolist()] for each in numbers)
+    lows, highs, steps, slowest, fastest = (
+        [None if math.isnan(x) else x for x in each.tolist()] for each in numbers
+    )
     out = []
     timed = metric == "latency"
-    for run_id, status, reason, flags, method, value, low, high, step, spread in zip(
-        *texts, column.tolist(), lows, highs, steps, known, strict=True
+    mhz = [None if a is None or b is None else (a + b) / 2 for a, b in zip(slowest, fastest, strict=True)]
+    for run_id, status, reason, flags, method, value, low, high, step, spread, clock in zip(
+        *texts, column.tolist(), lows, highs, steps, known, mhz, strict=True
     ):
         there = status == "ok" and not math.isnan(value)
         if status == "ok" and not there:
             status, reason = "missing", f"no {metric} was measured"
         words = tuple(flags.split(_SEPARATOR)) if flags else ()
         processes = None if spread is None else spread.processes
-        side = Side(run_id, status, reason, value if there else None, words, processes)
+        side = Side(run_id, status, reason, value if there else None, words, processes, clock)
         out.append(_Seen(side, low if timed else None, high if timed else None, step or 0.0, method, spread))
     return out
 

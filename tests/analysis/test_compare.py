@@ -413,6 +413,20 @@ def test_an_older_run_of_another_gpu_is_told_apart() -> None:
     assert [each.what for each in sides(a, b).differences] == ["device"]
 
 
+def test_sm_clocks_ride_along() -> None:
+    """A side has the middle of the clocks seen; unknown ones are never apart."""
+    a = frame(scaled(1.0))
+
+    def at(low: int, high: int) -> pd.DataFrame:
+        ends = {"sm_clock_min_mhz": low, "sm_clock_max_mhz": high}
+        return a.assign(**{name: pd.array([mhz] * len(a), dtype="Int64") for name, mhz in ends.items()})
+
+    slow, fast = at(1700, 1800), at(1980, 1980)
+    assert {row.sm_clocks_apart_mhz for row in compare(slow, fast).rows} == {(1750.0, 1980.0)}
+    assert {row.sm_clocks_apart_mhz for row in compare(slow, slow).rows} == {None}
+    assert {row.sm_clocks_apart_mhz for row in compare(a, fast).rows} == {None}
+
+
 def test_rows_are_ready_for_json() -> None:
     """A row has its label and key, and lists where JSON has no tuples."""
     found = sides(scaled(1.0), scaled(1.3))
