@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from profiling.at_hand import DataOption, data_dir
+
 Family = Literal[
     "comparison",
     "liger",
@@ -58,10 +60,7 @@ def import_(
     set_aside: Annotated[
         Path | None, typer.Option(help="File for the rows that are not used, each with its reason.")
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Folder with runs/ and samples/.  [default: the checkout's data/]"),
-    ] = None,
+    data: DataOption = None,
 ) -> None:
     """Take in a table or a run file.
 
@@ -70,12 +69,9 @@ def import_(
     """
     from profiling.case import InputError
     from profiling.importers import Settings, aside_csv, import_tables
-    from profiling.paths import DATA_DIR
     from profiling.store import run_path, save_run
 
-    if data is not None and not data.is_dir():
-        raise InputError(f"--data {data}: no such folder")
-    folder = (data or DATA_DIR) / "runs"
+    folder = data_dir(data) / "runs"
     settings = Settings(
         maps=tuple(maps or ()),
         sets=tuple(sets or ()),
