@@ -80,16 +80,19 @@ def _policy_choice(
     v: torch.Tensor,
     causal: bool,
     features: tuple[object, ...],
-    tile: tuple[int, int] | None,
+    tiled: bool,
     return_lse: bool,
 ) -> Choice:
-    """The rule for a checked call. `features`: window, ALiBi, softcap, bias and sinks, None if absent."""
+    """The rule for a checked call.
+
+    `features`: window, ALiBi, softcap, bias and sinks, None if absent; `tiled`: a tile was asked for.
+    """
     if impl != "auto":
         raise ValueError(f"policy must go with impl 'auto', got {impl!r}, which leaves nothing to choose")
     policy.check_device(q.device)
     if any(x is not None for x in features):
         return Choice(None, "rules are about calls without window, ALiBi, softcap, bias and sinks")
-    if tile is not None:
+    if tiled:
         return Choice(None, "a tile was asked for")
     call = call_of(q, k, v, causal)
     if isinstance(call, str):
@@ -106,31 +109,34 @@ def explain(
     v: torch.Tensor,
     *,
     causal: bool = False,
+    causal_align: str = "bottom-right",
     window: tuple[int | None, int | None] | None = None,
     alibi_slopes: torch.Tensor | None = None,
     softcap: float | None = None,
     bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
+    scale: float | None = None,
     impl: str = "auto",
     policy: Policy | None = None,
     block_m: int | None = None,
     block_n: int | None = None,
+    deterministic: bool = False,
     return_lse: bool = False,
-    **_other: object,
 ) -> str:
     """Which implementation `attention` would take with these arguments, and why, in one line.
 
     Raises:
-        TypeError, ValueError: as `attention`, for what decides it.
+        TypeError, ValueError: as `attention`, for what decides it; `causal_align`, `scale` and
+            `deterministic` do not.
     """
+    del causal_align, scale, deterministic
     q, k, v = autocast_together(q, k, v)
     check_tensors(q, k, v)
     check_tile(block_m, block_n)
     why = ""
     if policy is not None:
         features = (window, alibi_slopes, softcap, bias, sinks)
-        tile = None if block_m is None or block_n is None else (block_m, block_n)
-        choice = _policy_choice(policy, impl, q, k, v, causal, features, tile, return_lse)
+        choice = _policy_choice(policy, impl, q, k, v, causal, features, block_m is not None, return_lse)
         if choice.rule is not None:
             return rule_text(choice.rule)
         why = f"; policy: {choice.why}"
@@ -280,7 +286,7 @@ def attention(
     tile = None if block_m is None or block_n is None else (block_m, block_n)
     if policy is not None:
         features = (window, alibi_slopes, softcap, bias, sinks)
-        choice = _policy_choice(policy, impl, q, k, v, causal, features, tile, return_lse)
+        choice = _policy_choice(policy, impl, q, k, v, causal, features, tile is not None, return_lse)
         if choice.rule is not None:
             impl, tile = choice.rule.impl, choice.rule.tile
             block_m, block_n = tile or (None, None)

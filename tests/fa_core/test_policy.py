@@ -1,6 +1,7 @@
 """Policies: which rule a call gets, why it gets none, and which files are refused."""
 
 import copy
+import inspect
 import json
 
 import pytest
@@ -125,6 +126,14 @@ def test_explain_without_a_policy():
     x = inputs()
     assert explain(*x, impl="tiled") == "tiled: asked for"
     assert explain(*x).startswith("naive: " if DEVICE == "cpu" else "flash: ")
+
+
+def test_explain_takes_what_attention_takes():
+    """The same arguments, in the same order, and none beside: a misspelt one is refused, not passed over."""
+    taken, asked = (list(inspect.signature(call).parameters) for call in (attention, explain))
+    assert asked == taken
+    with pytest.raises(TypeError, match="casual"):
+        explain(*inputs(), casual=True)
 
 
 def test_a_named_impl_leaves_nothing_to_choose():
