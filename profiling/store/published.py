@@ -1,7 +1,7 @@
 """Results that others published, to lay beside what was measured here: `data/published/*.csv`.
 
 One row is one number of one figure or table, with its source. What a paper does not say is empty. The files
-are ours: typed in from the sources that each row names, and checked on load like any other input.
+hold facts and figures, each with its source, and are checked on load like any other input.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from profiling.case import InputError
 from profiling.paths import DATA_DIR
-
-QUALITIES: tuple[str, ...] = ("text", "picture label", "picture bar", "issue", "secondary")
 
 
 class Published(BaseModel):
