@@ -162,6 +162,19 @@ def find_device(name: str, path: Path | None = None) -> Device:
     raise InputError(f"unknown device {name!r}: must be one of {', '.join(devices)}")
 
 
+def known_device(name: str, path: Path | None = None) -> Device | None:
+    """The device of that name or alias, or None.
+
+    Raises:
+        InputError: the catalogue cannot be read: that is an error, a device it does not hold is not.
+    """
+    catalogue(path)
+    try:
+        return find_device(name, path)
+    except InputError:
+        return None
+
+
 def device_of(environment: Environment, path: Path | None = None) -> Device | None:
     """The device a run was made on: its own report first, the catalogue for what cannot be queried.
 
@@ -181,10 +194,8 @@ def device_of(environment: Environment, path: Path | None = None) -> Device | No
         "memory_bytes": environment.memory_bytes,
     }
     known = {name: value for name, value in queried.items() if value is not None}
-    try:
-        device = find_device(environment.device_name, path)
-    except InputError:
-        catalogue(path)  # an unreadable catalogue is an error; a device it does not hold is not
+    device = known_device(environment.device_name, path)
+    if device is None:
         return Device(
             name=environment.device_name,
             confidence="Q",

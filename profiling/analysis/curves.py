@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from profiling.case import InputError, feature_words
+from profiling.case import KEY_FIELDS, Case, InputError, feature_words
 
 # What a metric reads. Less is better in every one of them, and only a latency has a clock.
 METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes", "energy": "energy_mj"}
@@ -80,6 +80,11 @@ class Slice(NamedTuple):
     def to_dict(self) -> dict[str, Any]:
         """The fields by name, ready for JSON."""
         return self._asdict()
+
+    def case(self, backend: str, seq_len: int) -> Case:
+        """The case of a backend at one N of a slice whose queries and keys grow together."""
+        shared = {name: value for name, value in self._asdict().items() if name in Case.model_fields}
+        return Case.model_validate(shared | {"backend": backend, "seq_len_q": seq_len, "seq_len_k": seq_len})
 
 
 def check_metric(metric: str) -> str:
@@ -151,3 +156,10 @@ def by_slice(frame: pd.DataFrame, metric: str = "latency") -> dict[Slice, pd.Dat
         each: rows.iloc[order[start:stop]]
         for each, start, stop in zip(slices, bounds[:-1], bounds[1:], strict=True)
     }
+
+
+def cases(rows: pd.DataFrame) -> list[Case]:
+    """The case of each row of the comparison table."""
+    table = rows[list(KEY_FIELDS)].astype(object)  # Python's own numbers, unknown ones None
+    known = table.where(table.notna(), None).itertuples(index=False, name=None)
+    return [Case.model_validate(dict(zip(KEY_FIELDS, values, strict=True))) for values in known]

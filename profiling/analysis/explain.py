@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from profiling.analysis.crossover import Crossover
 from profiling.analysis.latency_fit import LatencyFit
-from profiling.case import Case, split_backend
+from profiling.case import split_backend
 
 Fits = Mapping[tuple[str, str, str], LatencyFit]
 
@@ -43,9 +43,7 @@ def _shares(found: Crossover, name: str, seq_len: int, fits: Fits) -> Shares | N
     fit = fits.get((backend, here.direction, here.dtype))
     if fit is None or variant or here.seq_len_q is not None:
         return None
-    fields = {key: value for key, value in here.to_dict().items() if key in Case.model_fields}
-    case = Case.model_validate(fields | {"backend": backend, "seq_len_q": seq_len, "seq_len_k": seq_len})
-    parts = fit.parts_ms(case)
+    parts = fit.parts_ms(here.case(backend, seq_len))
     total = sum(parts.values())
     if not total:
         return None

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import nnls
 
-from profiling.analysis.curves import untiled
-from profiling.case import KEY_FIELDS, Case, InputError
-from profiling.devices import Device, find_device
+from profiling.analysis.curves import cases, untiled
+from profiling.case import Case
+from profiling.devices import Device, known_device
 from profiling.model.costs import Amount, amounts
 
 FEWEST = 6  # points that a fit needs
@@ -72,35 +72,27 @@ def fit_latency(frame: pd.DataFrame, *, clock: str = "device") -> dict[tuple[str
     names = rows["device_name"].unique()
     if len(names) != 1:
         return {}
-    try:
-        device = find_device(str(names[0]))
-    except InputError:
+    device = known_device(str(names[0]))
+    if device is None:
         return {}
     fits = {}
     for key, own in rows[rows["variant"] == ""].groupby(["backend", "direction", "dtype"], sort=True):
         backend, direction, dtype = (str(part) for part in key)  # pyright: ignore[reportGeneralTypeIssues]
         points = _points(own, device)
         if len(points) >= FEWEST:
+            rates = _rates(points)
             fits[backend, direction, dtype] = LatencyFit(
-                backend, direction, dtype, device, _rates(points), len(points),
-                _error(points, _rates(points)), _unseen(points),
-            )  # fmt: skip
+                backend, direction, dtype, device, rates, len(points), _error(points, rates), _unseen(points)
+            )
     return fits
-
-
-def case_of(row: dict[str, object]) -> Case:
-    """The case of a row of the comparison table."""
-    known = {name: row[name] for name in KEY_FIELDS if row.get(name) is not None and not pd.isna(row[name])}  # type: ignore[call-overload]
-    return Case.model_validate(known)
 
 
 def _points(rows: pd.DataFrame, device: Device) -> list[_Point]:
     points = []
-    for row in rows[[*KEY_FIELDS, "latency_p50_ms"]].to_dict("records"):
-        case = case_of(row)  # type: ignore[arg-type]
+    for case, ms in zip(cases(rows), rows["latency_p50_ms"], strict=True):
         found = amounts(case, device)
         if found:
-            points.append(_Point(found, row["latency_p50_ms"], case.head_dim, case.batch * case.heads))
+            points.append(_Point(found, ms, case.head_dim, case.batch * case.heads))
     return points
 
 

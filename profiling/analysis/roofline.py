@@ -13,15 +13,18 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from profiling.analysis.latency_fit import case_of
-from profiling.case import KEY_FIELDS, Case, InputError
-from profiling.devices import Device, find_device
+from profiling.analysis.curves import cases
+from profiling.case import Case
+from profiling.devices import Device, known_device
 from profiling.model.flops import flops
+from profiling.model.latency import roofline_bound
+from profiling.model.memory import score_matrix_bytes
 from profiling.model.tiles import visible_pairs
-from profiling.model.traffic import is_modelled, traffic
+from profiling.model.traffic import is_modelled
 
 CEILINGS: tuple[str, ...] = ("tensor", "exp", "dram", "launch")
 EXPONENTIALS_PER_CLOCK = 16  # of an SM
+_BYTES = ("dram_read_bytes", "dram_write_bytes", "est_naive_bytes", "est_dram_bytes")
 
 
 class Roof(NamedTuple):
@@ -50,70 +53,53 @@ def roofs(frame: pd.DataFrame, *, clock: str = "device") -> list[Roof]:
         clock: whose latencies.
     """
     rows = frame[(frame["clock"] == clock) & (frame["status"] == "ok") & (frame["latency_p50_ms"] > 0)]
-    devices: dict[str, Device | None] = {}
+    devices = {name: known_device(str(name)) for name in rows["device_name"].unique()}
+    columns = ["device_name", "latency_p50_ms", "paper_tflops", "floor_ms", "sm_clock_max_mhz", *_BYTES]
     found = []
-    columns = [*KEY_FIELDS, "device_name", "latency_p50_ms", "floor_ms", "sm_clock_max_mhz"]
-    counted = ["dram_read_bytes", "dram_write_bytes"]
-    for row in rows[[*columns, *counted]].to_dict("records"):
-        name = str(row["device_name"])
-        if name not in devices:
-            devices[name] = _device(name)
-        device, case = devices[name], case_of(row)  # type: ignore[arg-type]
+    for case, row in zip(cases(rows), rows[columns].to_dict("records"), strict=True):
+        device = devices[row["device_name"]]
         if device is None or not is_modelled(case) or case.seq_len_q == 0 or case.seq_len_k == 0:
             continue
-        moved = _bytes(case, device, row)
-        least = _least(case, device, row, moved)
+        work, moved = flops(case, "exact"), _bytes(case, device, row)
+        least = _least(case, device, row, work, moved)
         if not least:
             continue
         ms = float(row["latency_p50_ms"])
         bound = max(least, key=lambda ceiling: least[ceiling])
-        work = flops(case, "exact")
-        found.append(
-            Roof(
-                case, clock, ms, least, bound, least[bound] / ms, work / moved if moved else None,
-                flops(case, "paper") / ms / 1e9,
-            )
-        )  # fmt: skip
+        intensity = work / moved if moved else None
+        found.append(Roof(case, clock, ms, least, bound, least[bound] / ms, intensity, row["paper_tflops"]))
     return found
-
-
-def _device(name: str) -> Device | None:
-    try:
-        return find_device(name)
-    except InputError:
-        return None
 
 
 def _bytes(case: Case, device: Device, row: dict) -> float | None:
     """Bytes through DRAM: counted, else modelled for what the backend does, else None."""
-    read, write = row["dram_read_bytes"], row["dram_write_bytes"]
-    if pd.notna(read) and pd.notna(write):
-        return float(read) + float(write)
+    counted = row["dram_read_bytes"], row["dram_write_bytes"]
+    if not pd.isna(counted[0]) and not pd.isna(counted[1]):
+        return float(counted[0]) + float(counted[1])
     if not case.backend.startswith("naive"):
-        return traffic(case, device).dram_bytes
-    scores = 2 * case.batch * case.heads * case.seq_len_q * case.seq_len_k * 2
-    if (
-        case.variant in ("", "add")
-        and case.backend == "naive"
-        and device.cache_bytes
-        and scores > device.cache_bytes
-    ):
-        return traffic(case, device).naive_bytes
-    return None  # the scores stay in the cache, and what of them reaches DRAM is not modelled
+        modelled = row["est_dram_bytes"]
+    elif case.backend == "naive" and case.variant in ("", "add") and _outgrows(case, device):
+        modelled = row["est_naive_bytes"]
+    else:  # scores that stay in the cache: what of them reaches DRAM is not modelled
+        modelled = None
+    return None if pd.isna(modelled) else float(modelled)
 
 
-def _least(case: Case, device: Device, row: dict, moved: float | None) -> dict[str, float]:
-    least: dict[str, float] = {}
-    peak = device.peak_tflops(case.dtype)
-    if peak is not None:
-        least["tensor"] = flops(case, "exact") / peak / 1e9
+def _outgrows(case: Case, device: Device) -> bool:
+    """Whether two score matrices, one pass's input and output, are more than the cache holds."""
+    return device.cache_bytes is not None and 2 * score_matrix_bytes(case).all_heads > device.cache_bytes
+
+
+def _least(case: Case, device: Device, row: dict, work: int, moved: float | None) -> dict[str, float]:
+    bound = roofline_bound(moved, work, case.dtype, device)
+    least = {} if bound.est_compute_ms is None else {"tensor": bound.est_compute_ms}
     clock_mhz = row["sm_clock_max_mhz"]
     if device.sm_count is not None and pd.notna(clock_mhz) and clock_mhz > 0:
         pairs = case.batch * case.heads * visible_pairs(case.seq_len_q, case.seq_len_k, case.causal)
         passes = 2 if case.direction == "fwd_bwd" else 1
         least["exp"] = passes * pairs / (EXPONENTIALS_PER_CLOCK * device.sm_count * clock_mhz * 1e3)
-    if moved is not None and device.dram_bandwidth_gbs is not None:
-        least["dram"] = moved / device.dram_bandwidth_gbs / 1e6
+    if bound.est_memory_ms is not None:
+        least["dram"] = bound.est_memory_ms
     if pd.notna(row["floor_ms"]):
         least["launch"] = float(row["floor_ms"])
     return least

@@ -15,7 +15,7 @@ import pandas as pd
 
 from profiling.analysis.curves import Slice, by_slice
 from profiling.analysis.latency_fit import LatencyFit, fit_latency
-from profiling.case import Case, InputError
+from profiling.case import InputError
 from profiling.devices import Device
 from profiling.model.memory import largest_seq_len
 
@@ -98,7 +98,7 @@ def what_if(
                 each, baseline, candidate, {n: pair for n, pair in ms.items() if pair},
                 _crossover(new, each, lengths), _crossover(old, each, lengths),
                 None if device.memory_bytes is None
-                else largest_seq_len(_case(each, baseline, lengths[0]), device.memory_bytes),
+                else largest_seq_len(each.case(baseline, lengths[0]), device.memory_bytes),
             )
         )  # fmt: skip
     if not predictions:
@@ -145,14 +145,9 @@ def moved(fit: LatencyFit, device: Device) -> LatencyFit:
     return fit._replace(device=device, rates={rate: ms * scales[rate]() for rate, ms in fit.rates.items()})
 
 
-def _case(each: Slice, backend: str, n: int) -> Case:
-    fields = {key: value for key, value in each.to_dict().items() if key in Case.model_fields}
-    return Case.model_validate(fields | {"backend": backend, "seq_len_q": n, "seq_len_k": n})
-
-
 def _pair(fits: list[LatencyFit], each: Slice, n: int) -> tuple[float, float] | None:
     """Milliseconds of baseline and candidate, or None where the model says nothing."""
-    first, second = (fit.predict_ms(_case(each, fit.backend, n)) for fit in fits)
+    first, second = (fit.predict_ms(each.case(fit.backend, n)) for fit in fits)
     return (first, second) if first and second else None
 
 

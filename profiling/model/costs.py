@@ -17,6 +17,7 @@ import numpy as np
 
 from profiling.case import Case
 from profiling.devices import Device
+from profiling.model.memory import score_matrix_bytes
 from profiling.model.naive import naive_passes
 from profiling.model.tiles import key_rows, query_rows, visible_pairs
 from profiling.model.traffic import default_tile, is_modelled
@@ -57,7 +58,7 @@ def _eager(case: Case, device: Device) -> tuple[Amount, ...]:
     steps = naive_passes(case, case.variant or None)
     moved = sum(step.read_bytes + step.write_bytes for step in steps)
     # One pass's output is the next one's input: both in the cache while they are well below its size.
-    scores = 2 * case.batch * case.heads * case.seq_len_q * case.seq_len_k * 2
+    scores = 2 * score_matrix_bytes(case).all_heads
     cached = 1 / (1 + (scores / device.cache_bytes) ** 2)
     return (
         Amount("launch", "launch", len(steps)),

@@ -30,7 +30,7 @@ def est_flash(case: Case, device: Device) -> Bound:
     Raises:
         InputError: the case is not modelled (see `traffic`).
     """
-    return _bound(traffic(case, device).compulsory_bytes, flops(case, "exact"), case, device)
+    return roofline_bound(traffic(case, device).compulsory_bytes, flops(case, "exact"), case.dtype, device)
 
 
 def est_naive(case: Case, device: Device, variant: str | None = None) -> Bound:
@@ -43,21 +43,24 @@ def est_naive(case: Case, device: Device, variant: str | None = None) -> Bound:
         InputError: unknown variant.
     """
     steps = naive_passes(case, variant)
-    whole = _bound(
+    whole = roofline_bound(
         sum(step.read_bytes + step.write_bytes for step in steps),
         sum(step.flops for step in steps),
-        case,
+        case.dtype,
         device,
     )
     if whole.est_latency_ms is None:
         return whole
-    each = [_bound(step.read_bytes + step.write_bytes, step.flops, case, device) for step in steps]
+    each = [
+        roofline_bound(step.read_bytes + step.write_bytes, step.flops, case.dtype, device) for step in steps
+    ]
     return whole._replace(est_latency_ms=sum(one.est_latency_ms or 0.0 for one in each))
 
 
-def _bound(moved_bytes: int, work: int, case: Case, device: Device) -> Bound:
-    bandwidth, peak = device.dram_bandwidth_gbs, device.peak_tflops(case.dtype)
-    memory = None if bandwidth is None else moved_bytes / bandwidth / 1e6
+def roofline_bound(moved_bytes: float | None, work: int, dtype: str, device: Device) -> Bound:
+    """Bytes over the bandwidth and FLOPs over the peak; None where one of the two is unknown."""
+    bandwidth, peak = device.dram_bandwidth_gbs, device.peak_tflops(dtype)
+    memory = None if bandwidth is None or moved_bytes is None else moved_bytes / bandwidth / 1e6
     compute = None if peak is None else work / peak / 1e9
     if memory is None or compute is None:
         return Bound(memory, compute, None, "")
