@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.case import Case, InputError
+from profiling.case import Case, InputError, load_sweep
 from profiling.devices import find_device
 from profiling.model.naive import naive_passes
 from profiling.model.traffic import (
@@ -347,6 +347,28 @@ def test_our_counters_reach_beyond_l2() -> None:
         row for row in COUNTED if (row.dram_read_bytes or 0) > 1.2 * traffic(row.case, None).compulsory.read
     ]
     assert {row.case.direction for row in beyond} == {"fwd", "bwd"}
+
+
+# GB read, as CONTRIBUTING.md predicts them, by direction, d and N; and the tile that flash takes there.
+PREDICTED = {
+    ("fwd", 128): ((128, 128), {40960: 0.98, 49152: 1.42, 65536: 2.55}),
+    ("fwd", 64): ((64, 64), {98304: 3.00, 131072: 7.00}),
+    ("bwd", 128): ((32, 64), {24576: 1.06, 49152: 4.28}),
+    ("bwd", 64): ((128, 64), {65536: 1.52}),
+}
+
+
+def test_predictions_are_the_models_and_their_sweep_has_them() -> None:
+    """data/sweeps/predictions.toml has exactly the predicted calls, and the model still says so."""
+    cases = load_sweep(COUNTERS.parent / "sweeps" / "predictions.toml").cases()
+    assert {(c.backend, c.dtype, c.batch, c.heads) for c in cases} == {("flash", "bf16", 1, 16)}
+    said = {}
+    for case in cases:
+        tile, _ = PREDICTED[case.direction, case.head_dim]
+        moved = traffic(case, H200, block_m=tile[0], block_n=tile[1]).dram
+        assert moved is not None
+        said.setdefault((case.direction, case.head_dim), {})[case.seq_len_q] = round(moved.read / 1e9, 2)
+    assert said == {key: figures for key, (_, figures) in PREDICTED.items()}
 
 
 @pytest.mark.parametrize(
