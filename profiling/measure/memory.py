@@ -102,7 +102,7 @@ def cpu_shortage(case: Case) -> str:
     # These materialise the scores as naive does, or at least may; a feature takes no less than none.
     eager = case.backend in ("naive", "naive_compiled", "sdpa_math")
     law = _plain(case).model_copy(update={"backend": "naive"}) if eager else case
-    needed = input_bytes(case) + (peak_bytes(law) or 0)
+    needed = input_bytes(case) + (peak_bytes(law, "cpu") or 0)
     if available is None or needed <= _SAFE_SHARE * available:
         return ""
     return f"it needs about {bytes_text(needed)}, and {bytes_text(available)} are available"

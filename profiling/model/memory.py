@@ -1,7 +1,7 @@
 """Memory held: the peak that a call adds to its inputs, what a forward leaves behind, SRAM of a tile.
 
 The eager laws replay which tensors of `fa_core.naive` are alive statement by statement; a test lets
-PyTorch run and compares to the byte.
+PyTorch run and compares to the byte. A softmax's backward holds one more on CUDA than on a CPU.
 """
 
 from __future__ import annotations
@@ -51,18 +51,23 @@ def input_bytes(case: Case) -> int:
     return (queries * case.heads * per_query + keys * case.kv_heads * per_key) * e + beside
 
 
-def peak_bytes(case: Case) -> int | None:
+def peak_bytes(case: Case, device_kind: str = "cuda") -> int | None:
     """The most that is held above q, k, v (and dO): in the forward for `fwd`, else in forward and backward.
 
     For `naive` in each variant, and for `flash`. An allocator's rounding (512 B a tensor on CUDA) and a
     library's workspaces come on top. None for a backend whose tensors are not ours to know, for a case
     outside the formulas, and for `flash` with few queries and many keys: how many programs share those,
     each with a partial output, depends on the device.
+
+    Args:
+        case: the shape; its backend and direction choose the law.
+        device_kind: `cuda` or `cpu`. An eager backward on CUDA holds the product P ∘ dP, which a CPU does
+            not form (see `profiling.model.naive`).
     """
     if not is_modelled(case):
         return None
     if case.backend == "naive":
-        return _naive(case).peak
+        return _naive(case, device_kind).peak
     if case.backend == "flash":
         s, row = sizes(case), _flash_row_bytes(case)
         if case.seq_len_q <= FEW_QUERIES and case.seq_len_k >= DIVIDED_KEYS:
@@ -79,7 +84,7 @@ def retained_bytes(case: Case) -> int | None:
     if not is_modelled(case):
         return None
     if case.backend == "naive":
-        return _naive(case.model_copy(update={"direction": "fwd_bwd"})).retained
+        return _naive(case.model_copy(update={"direction": "fwd_bwd"}), "cuda").retained
     if case.backend == "flash":
         return sizes(case).out_all + 2 * _flash_row_bytes(case)
     return None
@@ -95,7 +100,7 @@ def _flash_row_bytes(case: Case) -> int:
 
 
 def largest_seq_len(case: Case, memory_bytes: int) -> int | None:
-    """The largest N = Nq = Nk at which inputs and peak fit `memory_bytes`; None as in `peak_bytes`."""
+    """The largest N = Nq = Nk whose inputs and peak fit a GPU's `memory_bytes`; None as in `peak_bytes`."""
 
     def needed(n: int) -> int | None:
         longer = case.model_copy(update={"seq_len_q": n, "seq_len_k": n})
@@ -153,12 +158,13 @@ class _Ledger:
         return sum(self.alive.values())
 
 
-def _naive(case: Case) -> _Held:
+def _naive(case: Case, device_kind: str) -> _Held:
     """Replay `fa_core.naive`: what is alive when. The backward keeps scaled q, k, v, P, a fill's mask."""
     z, e = sizes(case), DTYPE_BYTES[case.dtype]
     variant = case.variant or "add"
     training = case.direction != "fwd"
     widens = variant == "fp32_softmax" and e < 4
+    on_cuda = device_kind == "cuda"
     fused = case.dtype == "fp16"  # half is widened inside the softmax kernel, on CUDA
     S = z.S * e
     masked = case.causal and z.rows > 0
@@ -202,16 +208,16 @@ def _naive(case: Case) -> _Held:
         held.hold(wide_dprobs=4 * z.S)
         held.drop("dprobs")
         if fused:
-            held.hold(dscores=S)
-            held.drop("wide_dprobs", "wide_probs")
+            held.hold(dscores=S, product=4 * z.S if on_cuda else 0)
+            held.drop("wide_dprobs", "wide_probs", "product")
         else:
-            held.hold(wide_dscores=4 * z.S)
-            held.drop("wide_dprobs", "wide_probs")
+            held.hold(wide_dscores=4 * z.S, product=4 * z.S if on_cuda else 0)
+            held.drop("wide_dprobs", "wide_probs", "product")
             held.hold(dscores=S)
             held.drop("wide_dscores")
     else:
-        held.hold(dscores=S)
-        held.drop("probs", "dprobs")
+        held.hold(dscores=S, product=S if on_cuda else 0)
+        held.drop("probs", "dprobs", "product")
     if variant == "fill" and masked:
         held.hold(filled=S)
         held.drop("dscores", "hidden")

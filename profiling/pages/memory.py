@@ -87,12 +87,12 @@ def render() -> None:
 
 def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
     """The law of each backend that has one, at the N of its rows (failures too: there the law says why)."""
-    law = peak_bytes if held == "peak" else retained_bytes
     out = []
     for name in state.names(shown):
         points = []
         for row in state.records(shown[shown["name"] == name].sort_values("seq_len")):
-            nbytes = law(case_of(row))
+            case = case_of(row)
+            nbytes = peak_bytes(case, row.device_kind) if held == "peak" else retained_bytes(case)
             if nbytes:
                 points.append(Point(int(row.seq_len), float(nbytes)))
         if len(points) > 1:

@@ -151,11 +151,14 @@ def test_two_backward_kernels_move_13_nd_through_dram() -> None:
 
 
 def test_textbook_eager_passes() -> None:
-    """Without a mask the eager baseline passes 4 times over the scores forward, and 7 times backward."""
+    """Without a mask the eager baseline passes 4 times over the scores forward, and 10 times backward.
+
+    The textbook has 7 backward: it leaves out the product that CUDA's softmax backward writes and reads.
+    """
     case = make(n=1000, d=40, h=3, direction="fwd_bwd")
     scores, t = 3 * 1000**2 * 2, 3 * 1000 * 40 * 2
     # 12 N·d of the textbook, and 4 for scaling q and its gradient
-    assert traffic(case, None).naive_bytes == 11 * scores + 16 * t
+    assert traffic(case, None).naive_bytes == 14 * scores + 16 * t
 
 
 @pytest.mark.parametrize(
@@ -387,3 +390,34 @@ def test_naive_model_against_counters() -> None:
     passes = {step.name: step.read_bytes + step.write_bytes for step in naive_passes(case_of(rows[0]))}
     for kernel, step in (("nvjet QK^T", "S = Q Kᵀ"), ("softmax", "softmax"), ("nvjet PV", "O = P V")):
         assert passes[step] == pytest.approx(kernels[kernel], rel=0.02)
+
+
+EAGER_COUNTED = [
+    row
+    for row in load_run(COUNTERS.parent / "samples" / "h200-counters.jsonl").measurements
+    if row.case.backend == "naive"
+]
+
+
+@pytest.mark.parametrize("row", EAGER_COUNTED, ids=lambda row: row.case.label)
+def test_naive_model_against_our_counters(row: Measurement) -> None:
+    """DRAM bytes of eager attention are its passes' sum within 3 %, read and written, both directions.
+
+    What stays: up to 2 % more is read than modelled, the more the longer N (0.36 of 17.8 GB in the forward of
+    N = 16384); the counters are of the whole call and do not tell which kernel reads again. Of the writes
+    6 to 26 MB are missing, which the L2 still holds when the call ends.
+    """
+    assert row.dram_read_bytes is not None
+    assert row.dram_write_bytes is not None
+    moved = traffic(row.case, H200).naive
+    assert moved.read == pytest.approx(row.dram_read_bytes, rel=0.03)
+    assert 0 <= moved.write - row.dram_write_bytes <= 30e6
+    assert moved.total == pytest.approx(row.dram_read_bytes + row.dram_write_bytes, rel=0.03)
+
+
+def test_our_counters_have_the_eager_backward() -> None:
+    """Three forwards and two backwards are held to the count, none of them small enough for the L2."""
+    assert {(row.case.direction, row.case.seq_len_q) for row in EAGER_COUNTED} == {
+        *(("fwd", n) for n in (4096, 8192, 16384)),
+        *(("bwd", n) for n in (4096, 8192)),
+    }
