@@ -112,6 +112,12 @@ def ratio_text(x: Any) -> str:
     return UNKNOWN if _finite(x) is None else f"{number_text(x)}×"
 
 
+def ratio_interval_text(x: Any, interval: tuple[float, float] | None) -> str:
+    """A ratio with its interval where there is one: `1.07× [1.06, 1.09]`."""
+    text = ratio_text(x)
+    return text if interval is None else f"{text} [{number_text(interval[0])}, {number_text(interval[1])}]"
+
+
 def percent_text(fraction: Any) -> str:
     """A fraction as per cent: `0.123` -> `12.3 %`."""
     value = _finite(fraction)

@@ -25,6 +25,7 @@ from profiling.units import (
     duration_text,
     number_text,
     percent_text,
+    ratio_interval_text,
     ratio_text,
     tflops_text,
     time_text,
@@ -135,3 +136,10 @@ def test_crossover_text_rounds_to_whole_tokens():
     """N* and the ends of its interval are whole tokens; without an interval there are no brackets."""
     assert crossover_text(511.6, (447.7, 590.2)) == "512 [448, 590]"
     assert crossover_text(1024.0, None) == count_text(1024)
+
+
+def test_a_ratio_has_its_interval_where_there_is_one():
+    """Both ends to three digits; without an interval the ratio stands alone."""
+    assert ratio_interval_text(1.0749, (1.0612, 1.0889)) == "1.07× [1.06, 1.09]"
+    assert ratio_interval_text(1.5, None) == "1.5×"
+    assert ratio_interval_text(None, None) == UNKNOWN

@@ -7,6 +7,7 @@ that predicts what it has not seen is asked by leaving out, in turn, each head d
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,20 +98,29 @@ def _points(rows: pd.DataFrame, device: Device) -> list[_Point]:
 
 
 def _rates(points: list[_Point]) -> dict[str, float]:
-    """The rates that make the relative errors of these points least."""
-    names = list(dict.fromkeys(one.rate for point in points for one in point.amounts))
-    matrix = np.zeros((len(points), len(names)))
-    for i, point in enumerate(points):
-        for one in point.amounts:
-            matrix[i, names.index(one.rate)] += one.amount / point.ms
+    return rates_of([(point.amounts, point.ms) for point in points])
+
+
+def rates_of(measured: Sequence[tuple[tuple[Amount, ...], float]]) -> dict[str, float]:
+    """The rates, none negative, that make the relative errors of these (amounts, milliseconds) least."""
+    names = list(dict.fromkeys(one.rate for found, _ in measured for one in found))
+    matrix = np.zeros((len(measured), len(names)))
+    for i, (found, ms) in enumerate(measured):
+        for one in found:
+            matrix[i, names.index(one.rate)] += one.amount / ms
     size = matrix.max(axis=0)
     size[size == 0] = 1.0
-    solution, _ = nnls(matrix / size, np.ones(len(points)))
+    solution, _ = nnls(matrix / size, np.ones(len(measured)))
     return dict(zip(names, (solution / size).tolist(), strict=True))
 
 
+def priced_ms(found: Sequence[Amount], rates: Mapping[str, float]) -> float:
+    """Milliseconds of these amounts at these rates; a rate that was not fitted costs nothing."""
+    return sum(rates.get(one.rate, 0.0) * one.amount for one in found)
+
+
 def _error(points: list[_Point], rates: dict[str, float]) -> float:
-    predicted = [sum(rates.get(one.rate, 0.0) * one.amount for one in point.amounts) for point in points]
+    predicted = [priced_ms(point.amounts, rates) for point in points]
     return float(np.median([abs(ms / point.ms - 1) for ms, point in zip(predicted, points, strict=True)]))
 
 

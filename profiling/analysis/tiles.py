@@ -50,18 +50,39 @@ def tile_grids(frame: pd.DataFrame, *, backend: str = "flash", clock: str = "dev
         backend: `flash` or `tiled`.
         clock: whose latencies are compared.
     """
-    rows = frame[(frame["backend"] == backend) & (frame["clock"] == clock)]
-    rows = rows.assign(seq_len=rows["seq_len_k"].astype("int64"), mem_method="")
-    rows["seq_len_q"] = rows["seq_len_q"].where(rows["seq_len_q"] != rows["seq_len_k"])
-    codes, slices = slice_codes(rows)
     grids = []
-    for key, own in rows.groupby([codes, rows["seq_len"].to_numpy()], sort=True):
-        code, seq_len = cast("tuple[int, int]", key)
-        asked = own[own["tile_m"].notna() & own["tile_n"].notna()]
-        if len(asked):
-            free = own.drop(index=asked.index)
-            grids.append(_grid(slices[code], backend, int(seq_len), asked, free))
+    for shape in tile_rows(frame, backend=backend, clock=clock):
+        asked = shape.rows[is_asked(shape.rows)]
+        free = shape.rows.drop(index=asked.index)
+        grids.append(_grid(shape.slice, backend, shape.seq_len, asked, free))
     return grids
+
+
+class TileRows(NamedTuple):
+    """The rows of one shape and N on one clock: those with a requested tile, and those without."""
+
+    slice: Slice
+    seq_len: int
+    rows: pd.DataFrame
+
+
+def tile_rows(frame: pd.DataFrame, *, backend: str = "flash", clock: str = "device") -> list[TileRows]:
+    """The rows behind each of `tile_grids`, in the same order, with the index of `frame`."""
+    rows = frame[(frame["backend"] == backend) & (frame["clock"] == clock)]
+    keys = rows.assign(seq_len=rows["seq_len_k"].astype("int64"), mem_method="")
+    keys["seq_len_q"] = keys["seq_len_q"].where(keys["seq_len_q"] != keys["seq_len_k"])
+    codes, slices = slice_codes(keys)
+    found = []
+    for key, own in rows.groupby([codes, keys["seq_len"].to_numpy()], sort=True):
+        code, seq_len = cast("tuple[int, int]", key)
+        if is_asked(own).any():
+            found.append(TileRows(slices[code], int(seq_len), own))
+    return found
+
+
+def is_asked(rows: pd.DataFrame) -> pd.Series:
+    """Whether each row has a requested tile."""
+    return rows["tile_m"].notna() & rows["tile_n"].notna()
 
 
 def _grid(each: Slice, backend: str, seq_len: int, asked: pd.DataFrame, free: pd.DataFrame) -> TileGrid:

@@ -20,7 +20,7 @@ from profiling.devices import Device
 from profiling.model.memory import score_matrix_bytes
 from profiling.model.naive import naive_passes
 from profiling.model.tiles import key_rows, query_rows, visible_pairs
-from profiling.model.traffic import default_tile, is_modelled
+from profiling.model.traffic import default_tile, is_modelled, traffic
 
 REASONS: tuple[str, ...] = ("launch", "bytes", "arithmetic", "padding", "waves")
 EAGER: tuple[str, ...] = ("naive",)
@@ -48,8 +48,31 @@ def amounts(case: Case, device: Device) -> tuple[Amount, ...]:
     if case.backend in EAGER:
         return _eager(case, device)
     if case.backend in FUSED and device.sm_count is not None:
-        return _fused(case, device.sm_count)
+        return _fused(case, device.sm_count, default_tile(case.direction))
     return ()
+
+
+def tile_amounts(case: Case, device: Device) -> tuple[Amount, ...]:
+    """What a fused call with a requested tile consists of, or nothing where `amounts` has nothing either.
+
+    Beside the rates of a fused call two on which tiles differ most: `step` (10³ inner tiles on the busiest
+    SM: each loads, waits and starts its products anew) and `cache` (10⁹ bytes that all tiles ask of L2).
+    """
+    if case.tile_m is None or case.tile_n is None or device.sm_count is None or not is_modelled(case):
+        return ()
+    if case.direction == "fwd_bwd" or case.seq_len_q != case.seq_len_k:
+        return ()
+    if 0 in (case.batch, case.heads, case.seq_len_q):
+        return ()
+    whole, inner = _walk(case, (case.tile_m, case.tile_n))
+    steps = whole / inner
+    busiest = _busiest(steps, case.batch * case.heads, device.sm_count)
+    asked = traffic(case, device).tile_bytes
+    return (
+        *_fused(case, device.sm_count, (case.tile_m, case.tile_n)),
+        Amount("step", "steps", busiest / 1e3),
+        Amount("cache", "bytes", asked / 1e9),
+    )
 
 
 def _eager(case: Case, device: Device) -> tuple[Amount, ...]:
@@ -68,23 +91,29 @@ def _eager(case: Case, device: Device) -> tuple[Amount, ...]:
     )
 
 
-def _fused(case: Case, sm_count: int) -> tuple[Amount, ...]:
+def _walk(case: Case, tile: tuple[int, int]) -> tuple[np.ndarray, int]:
+    """Pairs that each tile of the outer loop computes, whole inner tiles, and the pairs of one of those."""
+    block_m, block_n = tile
+    walk, inner = (key_rows, block_n) if case.direction == "fwd" else (query_rows, block_m)
+    walked = walk(case.seq_len_q, case.seq_len_k, block_m, block_n, case.causal)
+    return np.ceil(walked / inner) * block_m * block_n, block_m * block_n
+
+
+def _busiest(of_each: np.ndarray, heads: int, sm_count: int) -> float:
+    """What the busiest SM has: its share of whole outer tiles, and no less than the longest of them."""
+    tiles = heads * len(of_each)
+    return max(math.ceil(tiles / sm_count) * float(of_each.mean()), float(of_each.max()))
+
+
+def _fused(case: Case, sm_count: int, tile: tuple[int, int]) -> tuple[Amount, ...]:
     n_q, n_k, heads = case.seq_len_q, case.seq_len_k, case.batch * case.heads
-    block_m, block_n = default_tile(case.direction)
-    if case.direction == "fwd":
-        walked, outer, inner = key_rows(n_q, n_k, block_m, block_n, case.causal), block_m, block_n
-    else:
-        walked, outer, inner = query_rows(n_q, n_k, block_m, block_n, case.causal), block_n, block_m
-    whole = np.ceil(walked / inner) * inner * outer  # pairs of each tile of the outer loop
+    whole, _ = _walk(case, tile)
     executed = heads * float(whole.sum())
     exact = heads * visible_pairs(n_q, n_k, case.causal)
-    tiles = heads * len(whole)
-    # The busiest SM: its share of whole tiles, and no less than the longest of them.
-    busiest = max(math.ceil(tiles / sm_count) * executed / tiles, float(whole.max()))
     reasons = {
         "arithmetic": exact / sm_count,
         "padding": (executed - exact) / sm_count,
-        "waves": busiest - executed / sm_count,
+        "waves": _busiest(whole, heads, sm_count) - executed / sm_count,
     }
     width = (case.head_dim + case.head_dim_v) / 2
     return (

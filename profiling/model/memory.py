@@ -131,6 +131,15 @@ def forward_sram_bytes(case: Case, block_m: int, block_n: int, stages: int = 1) 
     return (block_m * max(d, dv) + stages * block_n * (d + dv)) * DTYPE_BYTES[case.dtype]
 
 
+def backward_sram_bytes(case: Case, block_m: int, block_n: int, stages: int = 1) -> int:
+    """Shared memory of one block of the dK/dV kernel: its K and V, `stages` tiles of Q and dO.
+
+    What stays on chip lies there once, what passes by once a stage. With one stage it is what Triton asked
+    for on an H200 (`h200-tiles`, d = 256, 128 x 128); statistics of rows, a few KiB, are left out.
+    """
+    return (block_n + stages * block_m) * (case.head_dim + case.head_dim_v) * DTYPE_BYTES[case.dtype]
+
+
 class _Held(NamedTuple):
     peak: int
     retained: int  # after the forward

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from profiling.case import Case
 from profiling.devices import find_device
-from profiling.model.costs import REASONS, Amount, amounts
+from profiling.model.costs import REASONS, Amount, amounts, tile_amounts
 from profiling.model.naive import naive_passes
+from profiling.model.traffic import default_tile
 
 H200 = find_device("H200")
 
@@ -102,3 +103,43 @@ def test_an_unknown_machine():
     unknown = H200.model_copy(update={"sm_count": None, "l2_bytes": None, "llc_bytes": None})
     assert amounts(case(), unknown) == ()
     assert amounts(case(backend="naive"), unknown) == ()
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_requested_tile_is_counted_as_itself(direction, causal):
+    """With the default's size asked for, the pairs are those of a call that asks for none."""
+    free = case(direction=direction, causal=causal)
+    block_m, block_n = default_tile(direction)
+    asked = free.model_copy(update={"tile_m": block_m, "tile_n": block_n})
+    assert amounts(asked, H200) == ()
+    found = tile_amounts(asked, H200)
+    assert found[:-2] == amounts(free, H200)
+    assert [one.rate for one in found[-2:]] == ["step", "cache"]
+
+
+def test_steps_and_bytes_of_a_tile_by_hand():
+    """132 heads of N = 1024 by 128 x 64: each SM walks 8 times 16 tiles; K and V are asked for 8 times."""
+    asked = case(n=1024, heads=132, kv_heads=132, tile_m=128, tile_n=64)
+    steps, cache = tile_amounts(asked, H200)[-2:]
+    assert steps.amount == pytest.approx(8 * 16 / 1e3)
+    rows = 132 * 1024 * 64 * 2
+    statistics = cache.amount * 1e9 - (8 * 2 * rows + 2 * rows)
+    assert 0 <= statistics <= 8 * 132 * 1024  # a row's statistics: at most two of 4 bytes
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tile_m": 64, "tile_n": 64, "direction": "fwd_bwd"},
+        {"tile_m": 64, "tile_n": 64, "softcap": 30.0},
+        {"tile_m": 64, "tile_n": 64, "batch": 0},
+        {"tile_m": 64, "tile_n": 64, "seq_len_k": 512},
+    ],
+    ids=str,
+)
+def test_tiles_that_no_formula_is_about_have_no_amounts(changes):
+    """No requested tile, both directions at once, a feature, an empty batch, other keys than queries."""
+    one = case()
+    assert tile_amounts(one.model_copy(update=changes), H200) == ()
