@@ -31,6 +31,9 @@ class Device(BaseModel):
 
     Peaks are dense (no structured sparsity) with fp32 accumulation, in TFLOP/s. `sram_bytes` is the
     shared memory one block can use; `llc_bytes` a last-level cache behind the L2, where there is one.
+    `l2_bytes_per_clock` is what the L2 hands to all SMs in one of their clocks, as `l2_source` says it.
+    What starts with `measured_` was seen on a card of this kind, as `measured_source` says: a copy's bytes
+    read and written, and the rate of a large matrix product in 16 bits.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,6 +48,8 @@ class Device(BaseModel):
     llc_bytes: Count | None = None
     # For a device that is not in the catalogue: the one share that was measured (on an H200).
     l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.31
+    l2_bytes_per_clock: Count | None = None
+    l2_source: str = ""
     dram_bandwidth_gbs: Positive | None = None
     fp16_tflops: Positive | None = None
     bf16_tflops: Positive | None = None
@@ -52,6 +57,9 @@ class Device(BaseModel):
     fp32_tflops: Positive | None = None
     fp8_tflops: Positive | None = None
     memory_bytes: Count | None = None
+    measured_dram_gbs: Positive | None = None
+    measured_tensor_tflops: Positive | None = None
+    measured_source: str = ""
     confidence: Confidence
     source: str = ""
     note: str = ""
@@ -60,6 +68,14 @@ class Device(BaseModel):
     def _cache_grows_outward(self) -> Device:
         if self.llc_bytes is not None and self.l2_bytes is not None and self.llc_bytes < self.l2_bytes:
             raise ValueError(f"llc_bytes must be at least l2_bytes, got {self.llc_bytes} and {self.l2_bytes}")
+        return self
+
+    @model_validator(mode="after")
+    def _figures_have_a_source(self) -> Device:
+        if self.l2_bytes_per_clock is not None and not self.l2_source:
+            raise ValueError("l2_bytes_per_clock needs an l2_source")
+        if (self.measured_dram_gbs or self.measured_tensor_tflops) and not self.measured_source:
+            raise ValueError("measured figures need a measured_source")
         return self
 
     @property

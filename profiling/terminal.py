@@ -291,4 +291,9 @@ def roofs_text(run: Run, clock: str = "") -> str:
     ]
     least = [f"least by {ceiling}" for ceiling in CEILINGS]
     header = ("case", f"{chosen} p50", *least, "bound by", "reached")
-    return f"Measured, beside limits that are modelled.\n{table(header, rows)}"
+    counted = sum(any(moved.counted for moved in roof.moved.values()) for roof in found)
+    how = f"counted in {count_text(counted)} of {count_text(len(found))} cases, else modelled"
+    return (
+        f"Measured, beside limits that are modelled; bytes through the L2 and DRAM are {how}.\n"
+        f"{table(header, rows)}"
+    )

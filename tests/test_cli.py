@@ -287,7 +287,10 @@ class TestReading:
         """What bounds each case, and how near it is; without a known device a sentence."""
         code, out, _ = flashscope("show", "h200-standard", "--limits")
         assert code == 0
-        assert out.startswith("Measured, beside limits that are modelled.")
+        assert out.startswith(
+            "Measured, beside limits that are modelled; bytes through the L2 and DRAM are counted in 0 "
+        )
+        assert "least by l2" in out.splitlines()[1]
         assert "least by tensor" in out
         code, out, err = flashscope("show", "cpu-quick", "--limits", "--clock", "wall")
         assert (code, out) == (2, "")

@@ -42,6 +42,26 @@ def test_figures_are_plausible() -> None:
         assert device.fp16_tflops * 1000 / device.dram_bandwidth_gbs == pytest.approx(flop_per_byte, abs=1)
 
 
+def test_the_bandwidth_of_an_l2_is_that_of_its_source() -> None:
+    """Bytes a clock of Volta, Ampere and Hopper give the published GB/s at the published clocks."""
+    for name, mhz, gbs in (("V100", 1530, 3133), ("A100", 1410, 7219), ("H100-PCIe", 1755, 8986)):
+        device = find_device(name)
+        assert device.l2_bytes_per_clock is not None
+        assert device.l2_source
+        assert device.l2_bytes_per_clock * mhz / 1e3 == pytest.approx(gbs, abs=1)
+    assert find_device("H200").l2_bytes_per_clock == find_device("H100").l2_bytes_per_clock
+    assert find_device("B200").l2_bytes_per_clock is None  # no public figure was found
+
+
+def test_what_was_measured_is_below_the_vendors_figures() -> None:
+    """A copy and a large product on the H200: within what the vendor promises, and not far below."""
+    h200 = find_device("H200")
+    assert h200.measured_dram_gbs is not None
+    assert h200.measured_tensor_tflops is not None
+    assert 0.8 * 4800 < h200.measured_dram_gbs < 4800
+    assert 0.75 * 989 < h200.measured_tensor_tflops < 989
+
+
 def test_units_of_the_file_become_bytes() -> None:
     """`sram_kib`, `l2_mib` and `memory_bytes` arrive as bytes; the H200 has the memory our card reports."""
     h200 = find_device("H200")
@@ -91,6 +111,8 @@ def test_an_unknown_device_is_refused_with_the_list(asked: str) -> None:
         ('[[device]]\nname = "X"\nconfidence = "A"\nl2_mb = 6', "l2_mb"),
         ('[[device]]\nname = "X"\nconfidence = "A"\nsm_count = 0', "sm_count"),
         ('[[device]]\nname = "X"\nconfidence = "A"\nl2_mib = 6\nllc_mib = 4', "llc_bytes must be at least"),
+        ('[[device]]\nname = "X"\nconfidence = "A"\nl2_bytes_per_clock = 64', "needs an l2_source"),
+        ('[[device]]\nname = "X"\nconfidence = "A"\nmeasured_dram_gbs = 1', "need a measured_source"),
         (
             '[[device]]\nname = "X"\nconfidence = "A"\n[[device]]\nname = "Y"\naliases = ["nvidia x"]\n'
             'confidence = "A"',

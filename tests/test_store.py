@@ -345,6 +345,8 @@ def test_resuming_takes_over_pid_and_reopens_the_end(path: Path, run: Run) -> No
 
 def test_runs_are_listed_by_folder_newest_first(tmp_path: Path, run: Run) -> None:
     """Samples come before own runs; a broken file is listed with what is wrong, a stray one is not."""
+    first = run.measurements[0].model_copy(update={"dram_read_bytes": 1, "dram_write_bytes": 0})
+    run = dataclasses.replace(run, measurements=(first, *run.measurements[1:]))
     for folder, run_id, created_at in (
         ("samples", "s", "2026-01-01T00:00:00Z"),
         ("runs", "old", "2026-01-01T00:00:00Z"),
@@ -359,6 +361,7 @@ def test_runs_are_listed_by_folder_newest_first(tmp_path: Path, run: Run) -> Non
     assert infos[0].n_cases == 6
     assert infos[0].n_by_status == {"ok": 5, "oom": 1}
     assert infos[0].planned_cases == 6
+    assert (infos[0].n_counted, infos[0].n_tiled) == (1, 0)
     assert infos[0].end_status == "finished"
     assert infos[0].device_name == "NVIDIA H200"
     assert "not a run file" in infos[3].problem

@@ -52,6 +52,7 @@ class RunInfo(NamedTuple):
     end_status: str = ""  # "finished", "interrupted", "budget", or empty: still running, or killed
     problem: str = ""
     n_tiled: int = 0  # cases with a requested tile
+    n_counted: int = 0  # cases with hardware counters
 
 
 def now() -> str:
@@ -371,6 +372,7 @@ def _info(path: Path) -> RunInfo:
     statuses: dict[str, str] = {}
     tiled: set[str] = set()
     refined: set[str] = set()
+    counted: set[str] = set()
     pid, end_status = header.pid, ""
     for line in lines[1:]:
         row = _parse(line) or {}
@@ -383,6 +385,8 @@ def _info(path: Path) -> RunInfo:
                 tiled.add(key)
             if row.get("refined"):
                 refined.add(key)
+            if row.get("dram_read_bytes") is not None:
+                counted.add(key)
             end_status = ""
         elif kind == "resumed":
             pid, end_status = row.get("pid"), ""
@@ -400,4 +404,5 @@ def _info(path: Path) -> RunInfo:
         pid=pid,
         end_status=end_status,
         n_tiled=len(tiled),
+        n_counted=len(counted),
     )
