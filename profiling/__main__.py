@@ -15,6 +15,7 @@ import typer
 
 from profiling.at_hand import DataOption, data_dir, load_all, load_one, reject, run_file
 from profiling.comparing import compare
+from profiling.evidence import numerics, tiles
 from profiling.importing import import_
 
 EXIT_REJECTED = 2
@@ -196,6 +197,8 @@ def export(
 
 app.command("import")(import_)
 app.command("compare")(compare)
+app.command("tiles")(tiles)
+app.command("numerics")(numerics)
 
 
 @app.command()

@@ -45,6 +45,13 @@ class TileLimits(NamedTuple):
     last_wave_idle: float | None
 
     @property
+    def idle(self) -> float | None:
+        """The share of all waves, taken as equally long, in which an SM has no block."""
+        if self.waves is None or self.last_wave_idle is None:
+            return None
+        return self.last_wave_idle / math.ceil(self.waves) if self.waves else 0.0
+
+    @property
     def fits(self) -> bool:
         """Whether neither memory is known to be too small."""
         return (self.sram_share or 0.0) <= 1.0 and (self.register_share or 0.0) <= 1.0

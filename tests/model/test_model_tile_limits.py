@@ -37,6 +37,7 @@ def test_a_tile_by_hand() -> None:
     assert found.blocks == 512
     assert found.waves == pytest.approx(512 / 132)
     assert found.last_wave_idle == pytest.approx(1 - (512 - 3 * 132) / 132)
+    assert found.idle == pytest.approx(1 - 512 / (4 * 132))
     assert found.fits
 
 
@@ -79,7 +80,9 @@ def test_without_a_device_there_are_no_shares() -> None:
     found = tile_limits(make(), 128, 128, None)
     assert found.est_sram_bytes == 96 * KIB
     assert found.blocks == 512
-    assert (found.sram_share, found.register_share, found.waves, found.last_wave_idle) == (None,) * 4
+    assert (found.sram_share, found.register_share, found.waves, found.last_wave_idle, found.idle) == (
+        None,
+    ) * 5
     assert found.fits
 
 
