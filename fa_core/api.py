@@ -8,9 +8,9 @@ from typing import Any, Literal, overload
 
 import torch
 
-from fa_core.band import make_band
+from fa_core.band import Band, make_band
 from fa_core.naive import naive_attention
-from fa_core.policy import NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
+from fa_core.policy import FLASH_IMPLS, NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
 from fa_core.tiled import tiled_attention
 from fa_core.validation import (
     check_bias,
@@ -22,6 +22,7 @@ from fa_core.validation import (
 )
 
 IMPLS: tuple[str, ...] = ("auto", *NAMED_IMPLS)
+_TILED_IMPLS = ("flash", "flash_portable", "tiled")
 
 
 def _has_triton() -> bool:
@@ -65,11 +66,17 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
         raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
     if impl == "auto":
         impl = "naive" if _interpreted() or _why_not_flash(q, v) else "flash"
-    if block_m is not None and impl not in ("flash", "tiled"):
+    if block_m is not None and impl not in _TILED_IMPLS:
         raise ValueError(
-            f"block_m and block_n must be left out for impl {impl!r}: only flash and tiled have tiles"
+            f"block_m and block_n must be left out for impl {impl!r}: "
+            f"only {', '.join(_TILED_IMPLS)} have tiles"
         )
     return impl
+
+
+def kernels_of(impl: str) -> str | None:
+    """Which kernels a name of `flash` means, as `fa_core.op` calls them; None for other implementations."""
+    return {"flash": "auto", "flash_portable": "portable", "flash_hopper": "hopper"}.get(impl)
 
 
 def _policy_choice(
@@ -126,10 +133,12 @@ def explain(
     """Which implementation `attention` would take with these arguments, and why, in one line.
 
     Raises:
-        TypeError, ValueError: as `attention`, for what decides it; `causal_align`, `scale` and
-            `deterministic` do not.
+        TypeError, ValueError: as `attention`, for what decides it; `scale` and `deterministic` do not.
     """
-    del causal_align, scale, deterministic
+    del scale, deterministic
+    extra: dict[str, Any] = {
+        "alibi_slopes": alibi_slopes, "softcap": softcap, "bias": bias, "sinks": sinks, "tile": block_m,
+    }  # fmt: skip
     q, k, v = autocast_together(q, k, v)
     check_tensors(q, k, v)
     check_tile(block_m, block_n)
@@ -141,12 +150,26 @@ def explain(
             return rule_text(choice.rule)
         why = f"; policy: {choice.why}"
     found = resolve_impl(impl, q, v, block_m)
+    if found in FLASH_IMPLS and not (_interpreted() or _why_not_flash(q, v)):
+        why = f"; {_kernels_text(found, q, k, v, make_band(causal, causal_align, window), extra)}{why}"
     if impl != "auto":
         return f"{found}: asked for{why}"
     if found == "flash":
         return f"flash: it can take these tensors{why}"
     reason = "the interpreter is for tests only" if _interpreted() else _why_not_flash(q, v)
     return f"naive: {reason}{why}"
+
+
+def _kernels_text(
+    impl: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, band: Band, extra: dict[str, Any]
+) -> str:
+    from fa_core.op import why_portable
+
+    if impl == "flash_portable":
+        return "the portable kernels"
+    if reason := why_portable(q, k, v, band, **extra):
+        return f"the portable kernels, because for those of sm_90 {reason}"
+    return "the kernels for sm_90"
 
 
 def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -256,15 +279,19 @@ def attention(
             hides a pair. Differentiable.
         sinks: (heads,), for each head one more score in the softmax whose key has no value. Differentiable.
         scale: factor on q kᵀ; 1/sqrt(head_dim) when None.
-        impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), `tiled` (the same algorithm in plain
-            PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a pinned
-            `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is what `policy` says, and
-            without a rule `flash` where it can run and `naive` elsewhere; `explain` says which and why.
+        impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256; on sm_90 its kernels for that where they
+            can take the call; `flash_hopper` takes no other, `flash_portable` never those), `tiled` (the
+            same algorithm in plain PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a
+            pinned `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is what `policy` says,
+            and without a rule `flash` where it can run and `naive` elsewhere; `explain` says which and why.
         policy: rules for `auto`, from `load_policy`; they must have been measured on a device of q's kind.
-        block_m: query rows of the tile of `flash` or `tiled`; with block_n, 16, 32, 64, 128 or 256.
+        block_m: query rows of the tile of `flash` (then of its portable kernels) or `tiled`; with block_n,
+            16, 32, 64, 128 or 256.
         block_n: keys of the tile. In the backward the tile is that of the kernel that forms dK and dV.
-        deterministic: ask for bitwise equal results on every run. All paths of `flash`, `tiled` and
-            `naive` are; for SDPA it switches PyTorch's own flag for the length of the call.
+        deterministic: ask for bitwise equal results on every run, as `torch.use_deterministic_algorithms`
+            does for all. Of `flash` the backward for sm_90 is slower with it, and without it adds dQ in no
+            fixed order; all else of `flash`, `tiled` and `naive` is so anyway. For SDPA it switches
+            PyTorch's own flag for the length of the call.
         return_lse: also return the natural log-sum-exp of each row (batch, heads, seq_len_q), sink included.
 
     Returns:
@@ -307,7 +334,7 @@ def attention(
         asked = {} if tile is None else {"block_m": tile[0], "block_n": tile[1]}
         tiled: Any = tiled_attention
         return tiled(q, k, v, **masks, **rules, return_lse=return_lse, **asked)
-    if impl == "flash":
+    if (kernels := kernels_of(impl)) is not None:
         check_flash(q, v)
         from fa_core.op import flash_attention
 
@@ -315,8 +342,10 @@ def attention(
             # Rows and columns broadcast by strides of 0; autograd sums their gradients again.
             bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
         out, lse = flash_attention(
-            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, return_lse=return_lse
-        )
+            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, kernels=kernels,
+            deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
+            return_lse=return_lse,
+        )  # fmt: skip
         return (out, lse) if lse is not None else out
     if return_lse:
         raise NotImplementedError(

@@ -116,13 +116,14 @@ class Launch(NamedTuple):
         """
         if 0 in self.grid:
             return
-        if self.args[0].is_meta:
+        first = self.args[0]
+        if getattr(first, "base", first).is_meta:  # of a descriptor, the tensor it describes
             self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
             return
         try:
             self.kernel[self.grid](*self.args, **self.constants)
         except OutOfResources as error:
-            tile = f"{self.constants['BLOCK_M']} x {self.constants.get('BLOCK_N', '-')}"
+            tile = f"{self.constants.get('BLOCK_M', '-')} x {self.constants.get('BLOCK_N', '-')}"
             raise NotImplementedError(
                 f"tile {tile} must fit the device: {error.name} of {error.required} exceeds its {error.limit}"
             ) from None

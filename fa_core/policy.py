@@ -18,7 +18,9 @@ FORMAT = "flashscope policy"
 VERSION = 1
 DIRECTIONS = ("fwd", "fwd_bwd")  # without and with a backward to come
 SDPA_IMPLS: tuple[str, ...] = ("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
-NAMED_IMPLS: tuple[str, ...] = ("flash", "tiled", "naive", *SDPA_IMPLS)
+# `flash` and its two sets of kernels, by name.
+FLASH_IMPLS: tuple[str, ...] = ("flash", "flash_portable", "flash_hopper")
+NAMED_IMPLS: tuple[str, ...] = (*FLASH_IMPLS, "tiled", "naive", *SDPA_IMPLS)
 _DTYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 

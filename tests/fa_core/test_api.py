@@ -50,8 +50,8 @@ def test_tensors_that_do_not_fit_are_refused(q, k, v, kind, message):
         ({"scale": float("nan")}, "scale must be finite"),
         ({"impl": "tiled", "block_m": 64}, "given together"),
         ({"impl": "flash", "block_m": 48, "block_n": 64}, "block_m must be 16, 32"),
-        ({"impl": "naive", "block_m": 64, "block_n": 64}, "only flash and tiled have tiles"),
-        ({"impl": "sdpa", "block_m": 64, "block_n": 64}, "only flash and tiled have tiles"),
+        ({"impl": "naive", "block_m": 64, "block_n": 64}, "only flash, flash_portable, tiled have tiles"),
+        ({"impl": "sdpa", "block_m": 64, "block_n": 64}, "only flash, flash_portable, tiled have tiles"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, message):

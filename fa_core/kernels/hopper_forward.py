@@ -8,7 +8,6 @@ Keys are visited from the last tile to the first, so that those on the diagonal 
 Every mbarrier is a pair: `full` is met by the copy engine's bytes, `empty` by one arrival of each group.
 """
 
-from gluon_names import async_load, async_store, barrier
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,7 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-ROWS: gl.constexpr = gl.constexpr(64)  # of a computing group: what one wgmma of four warps takes
+from fa_core.kernels.gluon_names import async_load, async_store, barrier
+from fa_core.kernels.hopper_tiles import ROWS, cuts, hide, key_tiles_of, pass_by, place_queries
+
 LN2: gl.constexpr = gl.constexpr(0.6931471805599453)
 LENGTHS = (
     "n_tiles",
@@ -33,38 +34,6 @@ LENGTHS = (
     "right",
     "shift",
 )
-
-
-@gluon.jit
-def _place(
-    t, shape, band, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr
-):
-    """Of the t-th tile: (batch, head, key head, first query, first key tile, end of key tiles).
-
-    Tiles are taken head by head in groups of `group_heads` heads, whose keys stay in L2; within a group
-    the last queries first, because under a causal mask they see the most keys.
-    """
-    tiles_per_head, group_heads, n_heads, heads, group, n_q, n_k = shape
-    left, right, shift = band
-    first_head = t // (group_heads * tiles_per_head) * group_heads
-    in_group = t - first_head * tiles_per_head
-    here = gl.minimum(group_heads, n_heads - first_head)
-    start_m = (tiles_per_head - 1 - in_group // here) * BLOCK_M
-    head_of_all = first_head + in_group % here
-    batch = head_of_all // heads
-    head = head_of_all - batch * heads
-    begin = 0
-    end = (n_k + BLOCK_N - 1) // BLOCK_N
-    if RIGHT:
-        # the keys up to the last query's right end
-        last = gl.minimum(start_m + BLOCK_M, n_q) + shift + right
-        end = gl.minimum(end, gl.maximum(last + BLOCK_N - 1, 0) // BLOCK_N)
-    if LEFT:
-        begin = gl.maximum(start_m + shift - left, 0) // BLOCK_N
-    # A tile of queries that see no key takes one key tile, and hides it.
-    begin = gl.maximum(gl.minimum(begin, end - 1), 0)
-    end = gl.maximum(end, begin + 1)
-    return batch, head, head // group, start_m, begin, end
 
 
 @gluon.jit
@@ -82,20 +51,6 @@ def _tile_of(turn):
     program = gl.program_id(0)
     back = turn % 2
     return turn * programs + program + back * (programs - 1 - 2 * program)
-
-
-@gluon.jit
-def _hide(scores, positions, tile, n_k, band, BLOCK_N: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr):
-    """-inf where a query does not see a key of the tile."""
-    layout: gl.constexpr = scores.type.layout
-    keys = (tile * BLOCK_N + gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, layout)))[None, :]
-    rows = positions[:, None]
-    seen = keys < n_k
-    if RIGHT:
-        seen = seen & (keys <= rows + band[1])
-    if LEFT:
-        seen = seen & (keys >= rows - band[0])
-    return gl.where(seen, scores, -float("inf"))
 
 
 @gluon.jit
@@ -139,7 +94,7 @@ def _fold(
         scores = warpgroup_mma_wait(1, [token])
         mbarrier.arrive(k_empty.index(stage), count=1)
         if MASKED:
-            scores = _hide(scores, positions, end - 1 - visited, n_k, band, BLOCK_N, LEFT, RIGHT)
+            scores = hide(scores, positions, end - 1 - visited, n_k, band, BLOCK_N, LEFT, RIGHT)
         new_probs, pivot, row_sum, rescale = _softmax(scores, pivot, row_sum, scale_log2)
         acc = warpgroup_mma_wait(0, [acc_token])
         mbarrier.arrive(v_empty.index(stage_before), count=1)
@@ -162,6 +117,7 @@ def _compute(
     operand: gl.constexpr = gl.DotOperandLayout(0, acc_layout, 2)
     rows_layout: gl.constexpr = gl.SliceLayout(1, layout)
     MASKED: gl.constexpr = RIGHT or not EVEN_N
+    PASSING: gl.constexpr = (LEFT or RIGHT) and BLOCK_N < BLOCK_M
     q_full, q_empty = q_bars
     k_full, k_empty, v_full, v_empty = bars
     n_q, n_k = shape[5], shape[6]
@@ -169,26 +125,20 @@ def _compute(
     q = q_tiles.index(GROUP).reshape([ROWS, D])
     step = 0
     for turn in range(_turns(n_tiles)):
-        batch, head, _key_head, start_m, begin, end = _place(
+        batch, head, _key_head, start_m, begin, end = place_queries(
             _tile_of(turn), shape, band, BLOCK_M, BLOCK_N, LEFT, RIGHT
         )
         queries = start_m + GROUP * ROWS + gl.arange(0, ROWS, layout=rows_layout)
         positions = queries + shift
-        count = end - begin
-        # Of the tiles, in the order of visits: those that the right edge (or the last key) cuts, those that
-        # nothing cuts, those that the left edge cuts.
-        right_cut = 0
-        if RIGHT:
-            whole = gl.maximum(start_m + shift + right + 1, 0)
-            right_cut = end - gl.minimum(whole // BLOCK_N, end)
-        if not EVEN_N:
-            right_cut = gl.maximum(right_cut, end - gl.minimum(n_k // BLOCK_N, end))
-        left_cut = count
-        if LEFT:
-            inside = gl.minimum(start_m + BLOCK_M, n_q) - 1 + shift - left
-            left_cut = end - (gl.maximum(inside, 0) + BLOCK_N - 1) // BLOCK_N
-            left_cut = gl.minimum(gl.maximum(left_cut, 0), count)
-        right_cut = gl.minimum(right_cut, count)
+        # Of the program's key tiles this group passes by those that none of its queries sees.
+        mine = start_m + GROUP * ROWS
+        first_tile = begin
+        end_tile = end
+        if PASSING:
+            first_tile, end_tile = key_tiles_of(mine, ROWS, begin, end, band, BLOCK_N, LEFT, RIGHT)
+            step = pass_by(step, end - end_tile, bars, STAGES)
+        right_cut, left_cut = cuts(mine, first_tile, end_tile, n_q, n_k, band, BLOCK_N, LEFT, RIGHT, EVEN_N)
+        count = end_tile - first_tile
 
         pivot = gl.full([ROWS], -float("inf"), gl.float32, rows_layout)
         row_sum = gl.zeros([ROWS], gl.float32, rows_layout)
@@ -203,24 +153,21 @@ def _compute(
         scores = warpgroup_mma_wait(0, [token])
         mbarrier.arrive(k_empty.index(stage), count=1)
         if MASKED or LEFT:
-            scores = _hide(scores, positions, end - 1, n_k, (left, right), BLOCK_N, LEFT, RIGHT)
+            scores = hide(scores, positions, end_tile - 1, n_k, (left, right), BLOCK_N, LEFT, RIGHT)
         new_probs, pivot, row_sum, _rescale = _softmax(scores, pivot, row_sum, scale_log2)
         state = (acc, pivot, row_sum, gl.convert_layout(new_probs.to(k_ring.dtype), operand))
         if MASKED:
             state, step = _fold(
-                state, step, 1, right_cut, end, q, k_ring, v_ring, bars, positions, n_k, (left, right),
-                scale_log2,
-                True, BLOCK_N, STAGES, LEFT, RIGHT,
+                state, step, 1, right_cut, end_tile, q, k_ring, v_ring, bars, positions, n_k, (left, right),
+                scale_log2, True, BLOCK_N, STAGES, LEFT, RIGHT,
             )  # fmt: skip
         state, step = _fold(
-            state, step, gl.maximum(right_cut, 1), gl.maximum(left_cut, right_cut), end, q, k_ring, v_ring,
-            bars, positions,
+            state, step, gl.maximum(right_cut, 1), left_cut, end_tile, q, k_ring, v_ring, bars, positions,
             n_k, (left, right), scale_log2, False, BLOCK_N, STAGES, LEFT, RIGHT,
         )  # fmt: skip
         if LEFT:
             state, step = _fold(
-                state, step, gl.maximum(gl.maximum(left_cut, right_cut), 1), count, end, q, k_ring, v_ring,
-                bars, positions,
+                state, step, gl.maximum(left_cut, 1), count, end_tile, q, k_ring, v_ring, bars, positions,
                 n_k, (left, right), scale_log2, True, BLOCK_N, STAGES, LEFT, RIGHT,
             )  # fmt: skip
         acc, pivot, row_sum, probs = state
@@ -232,6 +179,8 @@ def _compute(
         acc = warpgroup_mma_wait(0, [acc_token])
         mbarrier.arrive(v_empty.index(stage), count=1)
         step += 1
+        if PASSING and LEFT:
+            step = pass_by(step, first_tile - begin, bars, STAGES)
 
         if Sinks is not None:
             sink = gl.load(Sinks + head).to(gl.float32) * (1.0 / LN2)
@@ -278,7 +227,7 @@ def _copy(
     k_full, k_empty, v_full, v_empty = bars
     step = 0
     for turn in range(_turns(n_tiles)):
-        batch, head, key_head, start_m, begin, end = _place(
+        batch, head, key_head, start_m, begin, end = place_queries(
             _tile_of(turn), shape, band, BLOCK_M, BLOCK_N, LEFT, RIGHT
         )
         for part in gl.static_range(BLOCK_M // ROWS):

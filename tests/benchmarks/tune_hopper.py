@@ -1,9 +1,11 @@
-"""The kernels under trial on an sm_90 GPU: compiled on all cores, held to the error rule, timed beside SDPA.
+"""The tiles of the kernels for sm_90, on such a GPU: compiled on all cores, held to the error rule, timed.
 
-    python tests/trials/run.py [--only check|time] [--seconds 500] [--rounds 3]
+    python tests/benchmarks/tune_hopper.py [--only compile|check|time] [--seconds 500] [--rounds 3]
+        [--heads-dim 64,128,256] [--fwd] [--bwd]
 
 Prints what breaks the rule, and TFLOP/s by the paper's count on the `device` clock: medians over shuffled
-rounds, B·N = 16k tokens, hidden 2048, bf16, with the geometric mean of each kind against cuDNN.
+rounds, B·N = 16k tokens, hidden 2048, bf16, with the geometric mean of each tile against cuDNN. What wins is
+written into `fa_core/hopper.py` by hand.
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from typing import Any, NamedTuple
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(Path(__file__).parent), str(ROOT / "tests" / "fa_core")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fa_core")]
 
-import hopper  # noqa: E402
-from hopper import BackwardTile, ForwardTile, Mask  # noqa: E402
+from fa_core import hopper  # noqa: E402
+from fa_core.band import Band  # noqa: E402
+from fa_core.hopper import BackwardTile, ForwardTile  # noqa: E402
+from fa_core.launch import Problem, Saved  # noqa: E402
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -47,10 +51,36 @@ class Kind(NamedTuple):
     forward_tile: ForwardTile | None = None
     backward_tile: BackwardTile | None = None
 
-    @property
-    def mask(self) -> Mask:
-        """Aligned bottom-right."""
-        return Mask(self.left, self.right, self.n_k - self.n_q)
+
+def problem(kind: Kind, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Problem:
+    """Plain attention within the kind's band, aligned bottom-right."""
+    band = Band(kind.left, kind.right).needed(q.shape[2], k.shape[2])
+    return Problem(q, k, v, None, None, None, None, None, None, q.shape[3] ** -0.5, *band, 0.0)
+
+
+def forward(p: Problem, tile: ForwardTile | None = None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """out, row_max and log_sum."""
+    out = torch.empty_like(p.q)
+    row_max, log_sum = p.q.new_empty((2, *p.q.shape[:3]), dtype=torch.float32)
+    hopper.forward_launch(p, out, row_max, log_sum, tile).run()
+    return out, row_max, log_sum
+
+
+def backward(
+    p: Problem,
+    done: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    dout: torch.Tensor,
+    tile: BackwardTile | None = None,
+    deterministic: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """dq, dk and dv, of what `forward` left."""
+    out, row_max, log_sum = done
+    grads = (torch.empty_like(p.q), torch.empty_like(p.k), torch.empty_like(p.v))
+    for step in hopper.backward_launches(
+        p, Saved(dout, row_max, log_sum, row_max), out, None, grads, deterministic, tile
+    ):
+        step.run()
+    return grads
 
 
 def checked() -> list[Kind]:
@@ -68,16 +98,18 @@ def checked() -> list[Kind]:
 FORWARDS = {
     64: (
         None,
-        ForwardTile(192, 128, 2, True, 160, 32, persistent=False),
+        ForwardTile(192, 128, 2, True, 160, 32),
         ForwardTile(),
-        ForwardTile(192, 64, 3, True, 160, 32),
+        ForwardTile(128, 64, 3),
+        ForwardTile(128, 64, 4),
     ),
-    128: (None, ForwardTile(persistent=False), ForwardTile(128, 64, 3)),
+    128: (None, ForwardTile(128, 64, 3), ForwardTile(128, 64, 4, True)),
     256: (None, ForwardTile(128, 64, 2, False, persistent=False)),
 }
 BACKWARDS = {
-    64: (None, BackwardTile(128, 2, False), BackwardTile(64, 2, False)),
-    128: (None, BackwardTile(64, 2, True)),
+    64: (None, BackwardTile(128, 128), BackwardTile(128, 128, 2, True)),
+    128: (None, BackwardTile(128, 64, 2, True), BackwardTile(64, 64), BackwardTile(64, 128)),
+    256: (None,),
 }
 
 
@@ -101,15 +133,12 @@ def compile_kind(kind: Kind) -> str:
         return torch.empty(2, heads, n, kind.d, dtype=dtype, device="meta")
 
     q, k = empty(kind.heads, kind.n_q), empty(kind.kv_heads, kind.n_k)
-    row = torch.empty(2, kind.heads, kind.n_q, device="meta")
     try:
         with compiling_for(Gpu(shared_bytes=227 * 1024, capability=(9, 0), processors=132)):
-            hopper.forward(q, k, k, kind.mask, kind.forward_tile, warmup=True)
-            if kind.d <= 128:
-                for deterministic in (False, True):
-                    hopper.backward(
-                        q, k, k, q, row, row, q, kind.mask, kind.backward_tile, deterministic, warmup=True
-                    )
+            p = problem(kind, q, k, k)
+            done = forward(p, kind.forward_tile)
+            for deterministic in (False, True):
+                backward(p, done, q, kind.backward_tile, deterministic)
     except Exception as error:
         return f"{kind}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
     return ""
@@ -138,14 +167,12 @@ def compile_all(kinds: list[Kind]) -> None:
 
 def results(kind: Kind, x: Any, deterministic: bool) -> dict[str, torch.Tensor]:
     """out, lse and the gradients, each poisoned before by what the allocator gives back."""
-    scale = kind.d**-0.5
-    out, row_max, log_sum = hopper.forward(x.q, x.k, x.v, kind.mask, kind.forward_tile)
-    found = {"out": out, "lse": row_max * scale + log_sum}
-    if kind.d <= 128:
-        grads = hopper.backward(
-            x.q, x.k, x.v, out, row_max, log_sum, x.dout, kind.mask, kind.backward_tile, deterministic
-        )
-        found |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
+    p = problem(kind, x.q, x.k, x.v)
+    done = forward(p, kind.forward_tile)
+    out, row_max, log_sum = done
+    found = {"out": out, "lse": row_max * p.scale + log_sum}
+    grads = backward(p, done, x.dout, kind.backward_tile, deterministic)
+    found |= dict(zip(("dq", "dk", "dv"), grads, strict=True))
     return found
 
 
@@ -254,21 +281,17 @@ def calls(kind: Kind) -> dict[str, dict[str, Callable[[], Any]]]:
         found["bwd"][name] = lambda out=out, leaves=leaves: torch.autograd.grad(
             out, leaves, dout, retain_graph=True
         )
+    p = problem(kind, q, k, v)
     for tile in FORWARDS[kind.d]:
-        name = "ours"
-        if tile is not None:
-            name = f"ours {tile.block_m}x{tile.block_n}x{tile.stages}{'' if tile.persistent else ' hardware'}"
-        found["fwd"][name] = lambda tile=tile: hopper.forward(q, k, v, kind.mask, tile)
-    if kind.d <= 128:
-        out, row_max, log_sum = hopper.forward(q, k, v, kind.mask)
-        for tile in BACKWARDS[kind.d]:
-            name = "ours" if tile is None else f"ours {tile.block_m}{' engine' if tile.engine else ''}"
-            found["bwd"][name] = lambda tile=tile: hopper.backward(
-                q, k, v, out, row_max, log_sum, dout, kind.mask, tile
-            )
-        found["bwd"]["ours split"] = lambda: hopper.backward(
-            q, k, v, out, row_max, log_sum, dout, kind.mask, None, True
-        )
+        name = "ours" if tile is None else f"ours {tile.block_m}x{tile.block_n}x{tile.stages}"
+        name += "" if tile is None or tile.persistent else " hardware"
+        found["fwd"][name] = lambda tile=tile: forward(p, tile)
+    done = forward(p)
+    for tile in BACKWARDS[kind.d]:
+        name = "ours" if tile is None else f"ours {tile.keys}x{tile.block_m}"
+        name += " engine" if tile is not None and tile.engine else ""
+        found["bwd"][name] = lambda tile=tile: backward(p, done, dout, tile)
+    found["bwd"]["ours split"] = lambda: backward(p, done, dout, None, True)
     return found
 
 

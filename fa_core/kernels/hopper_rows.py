@@ -15,10 +15,11 @@ def prepare_kernel(
 ):  # fmt: skip
     """What the products need of each query, padded to whole tiles, and the sum of dQ at zero.
 
-    Grid: (padded / BLOCK, batch * heads).
+    Grid: (padded / BLOCK * batch * heads,): a second axis would end at 65 535 heads.
     """
-    h = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    h = tl.program_id(0).to(tl.int64) // (padded // BLOCK)
+    start = (tl.program_id(0) % (padded // BLOCK)) * BLOCK
+    rows = start + tl.arange(0, BLOCK)
     cols = tl.arange(0, D)
     inside = rows < n_q
     both = inside[:, None] & (cols < head_dim)[None, :]
@@ -49,10 +50,11 @@ def finish_kernel(
 ):  # fmt: skip
     """dQ = scale · Sum, 64 queries a program; Sum lies as `_fragment` says, or row by row.
 
-    Grid: (padded / 64, batch * heads).
+    Grid: (padded / 64 * batch * heads,).
     """
-    h = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * 64 + tl.arange(0, 64)
+    h = tl.program_id(0).to(tl.int64) // (padded // 64)
+    start = (tl.program_id(0) % (padded // 64)) * 64
+    rows = start + tl.arange(0, 64)
     cols = tl.arange(0, D)[None, :]
     r = tl.arange(0, 64)[:, None]
     if FRAGMENTS:
@@ -63,7 +65,7 @@ def finish_kernel(
         at = (cols // HALF) * (64 * HALF) + within
     else:
         at = r * D + cols
-    x = tl.load(Sum + (h * padded + tl.program_id(0) * 64) * D + at)
+    x = tl.load(Sum + (h * padded + start) * D + at)
     base = dQ + (h // heads) * stride_dq[0] + (h % heads) * stride_dq[1]
     out = base + rows.to(tl.int64)[:, None] * stride_dq[2] + cols * stride_dq[3]
     tl.store(out, (x * scale).to(dQ.dtype.element_ty), mask=(rows < n_q)[:, None] & (cols < head_dim))

@@ -4,8 +4,6 @@ As the forward: a warp that copies K and V through a ring, and groups of four wa
 S = Q K^T and dP = dO V^T are issued together, dQ += dS K follows.
 """
 
-from gluon_names import async_load, async_store, barrier
-from hopper_forward import LENGTHS, ROWS, _hide, _place
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -15,6 +13,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+
+from fa_core.kernels.gluon_names import async_load, async_store, barrier
+from fa_core.kernels.hopper_forward import LENGTHS
+from fa_core.kernels.hopper_tiles import ROWS, cuts, hide, key_tiles_of, pass_by, place_queries
 
 
 @gluon.jit
@@ -38,7 +40,7 @@ def _fold(
         dp_token = warpgroup_mma(do, v.permute((1, 0)), zeros, use_acc=False, is_async=True)
         scores = warpgroup_mma_wait(1, [s_token])
         if MASKED:
-            scores = _hide(scores, positions, end - 1 - visited, n_k, band, BLOCK_N, LEFT, RIGHT)
+            scores = hide(scores, positions, end - 1 - visited, n_k, band, BLOCK_N, LEFT, RIGHT)
         probs = gl.exp2(scores * scale_log2 - lse[:, None])
         dp = warpgroup_mma_wait(0, [dp_token])
         mbarrier.arrive(v_empty.index(stage), count=1)
@@ -56,66 +58,50 @@ def _compute(
     LEFT: gl.constexpr, RIGHT: gl.constexpr, EVEN_N: gl.constexpr,
 ):  # fmt: skip
     """One computing group: the rows GROUP · 64 and on of the program's queries."""
-    (
-        dQ,
-        LSE,
-        Delta,
-        padded,
-        q_tiles,
-        do_tiles,
-        k_ring,
-        v_ring,
-        q_full,
-        bars,
-        shape,
-        band,
-        scale,
-        scale_log2,
-    ) = given
+    dQ, statistics, q_tiles, do_tiles, k_ring, v_ring, q_full, bars, shape, band, scale, scale_log2 = given
+    LSE, Delta, padded = statistics
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    batch, head, _key_head, start_m, begin, end = _place(
+    PASSING: gl.constexpr = (LEFT or RIGHT) and BLOCK_N < BLOCK_M
+    batch, head, _key_head, start_m, begin, end = place_queries(
         gl.program_id(0), shape, band, BLOCK_M, BLOCK_N, LEFT, RIGHT
     )
     n_q, n_k = shape[5], shape[6]
     left, right, shift = band
     queries = start_m + GROUP * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    count = end - begin
-    cut = 0
-    if RIGHT:
-        cut = end - gl.minimum(gl.maximum(start_m + shift + right + 1, 0) // BLOCK_N, end)
-    if not EVEN_N:
-        cut = gl.maximum(cut, end - gl.minimum(n_k // BLOCK_N, end))
-    cut = gl.minimum(cut, count)
-    uncut = count
-    if LEFT:
-        inside = gl.maximum(gl.minimum(start_m + BLOCK_M, n_q) - 1 + shift - left, 0)
-        uncut = gl.maximum(gl.minimum(end - (inside + BLOCK_N - 1) // BLOCK_N, count), cut)
+    # Of the program's key tiles this group passes by those that none of its queries sees.
+    mine = start_m + GROUP * ROWS
+    step = 0
+    first_tile = begin
+    end_tile = end
+    if PASSING:
+        first_tile, end_tile = key_tiles_of(mine, ROWS, begin, end, band, BLOCK_N, LEFT, RIGHT)
+        step = pass_by(step, end - end_tile, bars, STAGES)
+    cut, uncut = cuts(mine, first_tile, end_tile, n_q, n_k, band, BLOCK_N, LEFT, RIGHT, EVEN_N)
+    count = end_tile - first_tile
     at = (batch * shape[3] + head).to(gl.int64) * padded + queries
-    lse = gl.load(LSE + at)
-    delta = gl.load(Delta + at)
+    lse = gl.load(LSE + at, mask=queries < n_q, other=float("inf"))
+    delta = gl.load(Delta + at, mask=queries < n_q, other=0.0)
     q = q_tiles.index(GROUP).reshape([ROWS, D])
     do = do_tiles.index(GROUP).reshape([ROWS, D])
     dq = gl.zeros([ROWS, D], gl.float32, acc_layout)
     mbarrier.wait(q_full.index(GROUP), 0)
-    step = 0
     if RIGHT or not EVEN_N:
         dq, step = _fold(
-            dq, step, 0, cut, end, q, do, k_ring, v_ring, bars, queries + shift, n_k, (left, right), lse,
-            delta, scale_log2,
-            True, BLOCK_N, D, STAGES, LEFT, RIGHT,
+            dq, step, 0, cut, end_tile, q, do, k_ring, v_ring, bars, queries + shift, n_k, (left, right), lse,
+            delta, scale_log2, True, BLOCK_N, D, STAGES, LEFT, RIGHT,
         )  # fmt: skip
     dq, step = _fold(
-        dq, step, cut, uncut, end, q, do, k_ring, v_ring, bars, queries + shift, n_k, (left, right), lse,
-        delta, scale_log2,
-        False, BLOCK_N, D, STAGES, LEFT, RIGHT,
+        dq, step, cut, uncut, end_tile, q, do, k_ring, v_ring, bars, queries + shift, n_k, (left, right), lse,
+        delta, scale_log2, False, BLOCK_N, D, STAGES, LEFT, RIGHT,
     )  # fmt: skip
     if LEFT:
         dq, step = _fold(
-            dq, step, uncut, count, end, q, do, k_ring, v_ring, bars, queries + shift, n_k, (left, right),
-            lse, delta, scale_log2,
-            True, BLOCK_N, D, STAGES, LEFT, RIGHT,
+            dq, step, uncut, count, end_tile, q, do, k_ring, v_ring, bars, queries + shift, n_k, (left, right),
+            lse, delta, scale_log2, True, BLOCK_N, D, STAGES, LEFT, RIGHT,
         )  # fmt: skip
+    if PASSING and LEFT:
+        step = pass_by(step, first_tile - begin, bars, STAGES)
     q.store((dq * scale).to(k_ring.dtype))
     fence_async_shared()
     barrier()
@@ -132,7 +118,7 @@ def _copy(
     read, q_tiles, do_tiles, k_ring, v_ring, q_full, bars, shape, band = given
     Q, K, V, dOut = read
     k_full, k_empty, v_full, v_empty = bars
-    batch, head, key_head, start_m, begin, end = _place(
+    batch, head, key_head, start_m, begin, end = place_queries(
         gl.program_id(0), shape, band, BLOCK_M, BLOCK_N, LEFT, RIGHT
     )
     for part in gl.static_range(BLOCK_M // ROWS):
@@ -206,7 +192,7 @@ def hopper_dq_kernel(
     shape = (tiles_per_head, group_heads, n_heads, heads, group, n_q, n_k)
     band = (left, right, shift)
     computing = (
-        dQ, LSE, Delta, padded, q_tiles, do_tiles, k_ring, v_ring, q_full, bars, shape, band, scale,
+        dQ, (LSE, Delta, padded), q_tiles, do_tiles, k_ring, v_ring, q_full, bars, shape, band, scale,
         scale_log2,
     )  # fmt: skip
     copying = ((Q, K, V, dOut), q_tiles, do_tiles, k_ring, v_ring, q_full, bars, shape, band)
