@@ -107,8 +107,8 @@ FORWARDS = {
     256: (None, ForwardTile(128, 64, 2, False, persistent=False)),
 }
 BACKWARDS = {
-    64: (None, BackwardTile(128, 128), BackwardTile(128, 128, 2, True)),
-    128: (None, BackwardTile(128, 64, 2, True), BackwardTile(64, 64), BackwardTile(64, 128)),
+    64: (None, BackwardTile(128, 128), BackwardTile(128, 128, 2, True), BackwardTile(64, 128)),
+    128: (None, BackwardTile(128, 64), BackwardTile(128, 64, 2, True), BackwardTile(64, 64)),
     256: (None,),
 }
 
@@ -283,6 +283,8 @@ def calls(kind: Kind) -> dict[str, dict[str, Callable[[], Any]]]:
         )
     p = problem(kind, q, k, v)
     for tile in FORWARDS[kind.d]:
+        if tile is not None and tile.persistent:
+            tile = tile._replace(persistent=hopper.forward_tile(p).persistent)
         name = "ours" if tile is None else f"ours {tile.block_m}x{tile.block_n}x{tile.stages}"
         name += "" if tile is None or tile.persistent else " hardware"
         found["fwd"][name] = lambda tile=tile: forward(p, tile)

@@ -1,4 +1,4 @@
-"""The kernels for sm_90: on such a GPU against the fp64 oracle; anywhere, what they take and that they compile."""
+"""The kernels for sm_90: there against the fp64 oracle; anywhere, what they take and that they compile."""
 
 import itertools
 import os
