@@ -3,7 +3,7 @@
     python tests/benchmarks/host_time.py [--profile]
 
 Microseconds a call, medians over shuffled rounds of 40 calls each, which the GPU runs behind; bf16, B = 1,
-16 heads, N = 256, no gradient. `--profile` adds where the time of `flash` goes, by cProfile.
+16 heads, N = 256, no gradient. `--profile` adds where the time of `flash_hopper` goes, by cProfile.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def calls(q: torch.Tensor, causal: bool) -> dict[str, Callable[[], Any]]:
 
     ours = {
         name: partial(attention, q, q, q, causal=causal, impl=name)
-        for name in ("flash", "flash_portable", "naive")
+        for name in ("flash_hopper", "flash_portable", "naive")
     }
     theirs = {
         "sdpa": partial(sdpa, None),
@@ -79,12 +79,12 @@ def main() -> None:
                         taken[name].append(host_us(known[name]))
                 us = {name: statistics.median(times) for name, times in taken.items()}
                 cells = ", ".join(f"{name} {x:.1f}" for name, x in us.items())
-                ratio = us["flash"] / us["sdpa"]
+                ratio = us["flash_hopper"] / us["sdpa"]
                 mask = "causal" if causal else "full"
-                print(f"d={head_dim} {mask}: {cells} us; flash / sdpa {ratio:.2f}", flush=True)
+                print(f"d={head_dim} {mask}: {cells} us; flash_hopper / sdpa {ratio:.2f}", flush=True)
         if options.profile:
             profile = cProfile.Profile()
-            profile.runcall(lambda: [known["flash"]() for _ in range(2000)])
+            profile.runcall(lambda: [known["flash_hopper"]() for _ in range(2000)])
             pstats.Stats(profile).sort_stats("tottime").print_stats(30)
 
 

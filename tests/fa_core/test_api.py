@@ -91,7 +91,7 @@ def test_every_impl_computes_the_same_attention(impl, causal, kv_heads):
     try:
         out = attention(*x[:3], impl=impl, causal=causal)
     except NotImplementedError as refusal:
-        assert impl == "sdpa_flash"
+        assert impl in ("sdpa_flash", "flash_hopper")
         pytest.skip(str(refusal))
     expected = naive_attention(*(t.double() for t in x[:3]), causal=causal)
     torch.testing.assert_close(out.double(), expected, rtol=5e-3, atol=5e-3)
