@@ -7,7 +7,18 @@ from typing import Any, NamedTuple
 
 import streamlit as st
 
-from profiling.pages import crossover, data, latency, memory, overview, run, tiles, traffic
+from profiling.pages import (
+    crossover,
+    data,
+    latency,
+    memory,
+    numerics,
+    overview,
+    roofline,
+    run,
+    tiles,
+    traffic,
+)
 
 
 class Entry(NamedTuple):
@@ -27,6 +38,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Evidence", "memory", "Memory", ":material/memory:", memory.render),
     Entry("Evidence", "traffic", "Traffic", ":material/swap_vert:", traffic.render),
     Entry("Evidence", "tiles", "Tiles", ":material/grid_view:", tiles.render),
+    Entry("Evidence", "roofline", "Roofline", ":material/roofing:", roofline.render),
+    Entry("Evidence", "numerics", "Numerics", ":material/rule:", numerics.render),
     Entry("Data", "run", "Run", ":material/play_circle:", run.render),
     Entry("Data", "data", "Data", ":material/database:", data.render),
 )

@@ -22,7 +22,7 @@ pytestmark = [
     else pytest.mark.filterwarnings("default"),
 ]
 
-PAGES = ("Overview", "Crossover", "Latency", "Memory", "Traffic", "Tiles", "Run", "Data")
+PAGES = ("Overview", "Crossover", "Latency", "Memory", "Traffic", "Tiles", "Roofline", "Run", "Data")
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import pytest
 from drawing import draw, figures, texts
 from scipy.interpolate import CubicSpline
 
+from profiling import units
+
 Show = Callable[..., Path]
 Line = dict[str, Any]
 
@@ -363,3 +365,43 @@ def test_run_counts_the_cases_of_each_preset(data: Path) -> None:
     said = [text.value for text in app.text]
     for path in (DATA_DIR / "sweeps").glob("*.toml"):
         assert f"{len(set(load_sweep(path).cases())):,} cases".replace(",", "\u00a0") in said
+
+
+def test_roofline_explains_a_call_by_its_least_times(gpu: list[Line]) -> None:
+    """The sentence has the products' FLOPs over the H200's rate; the ring is on the call it speaks of."""
+    app = draw("roofline")
+    line = pick(gpu, backend="flash", direction="fwd", head_dim=128, causal=False)[16384]
+    took = p50(line, "device")
+    tensor = 4 * 16 * 16384**2 * 128 / 989.4e9
+    assert tensor < took
+    said = texts(app)
+    assert f"At N = 16\u00a0384 **flash** takes {units.time_text(took)}" in said
+    assert "**The tensor cores bind it**" in said
+    share = re.search(r"([\d.]+)\s%\*{0,2} of the time measured", said)
+    assert share
+    assert float(share[1]) == pytest.approx(100 * tensor / took, rel=0.01)
+    chart = figures(app)[0]
+    flash = next(trace for trace in chart["data"] if trace["name"] == "flash")
+    ring = next(trace for trace in chart["data"] if trace["name"] == "the call explained above")
+    rate = 4 * 16 * 16384**2 * 128 / took / 1e9
+    assert flash["y"][-1] == pytest.approx(rate)
+    assert ring["y"] == [pytest.approx(rate)]
+    inputs = 4 * 16 * 16384 * 128 * 2 + 16 * 16384 * 4
+    assert flash["x"][-1] == pytest.approx(4 * 16 * 16384**2 * 128 / inputs, rel=0.1)
+
+
+def test_roofline_takes_the_bytes_that_another_run_counted(show: Show) -> None:
+    """Beside a run of counters the same calls have filled markers, at FLOPs over the counted bytes."""
+    show("h200-standard", "h200-counters")
+    app = draw("roofline", run="h200-standard")
+    said = texts(app)
+    assert "filled ones: from hardware counters of h200\\-counters" in said
+    flash = next(trace for trace in figures(app)[0]["data"] if trace["name"] == "flash")
+    marks = dict(
+        zip(flash["customdata"], zip(flash["x"], flash["marker"]["symbol"], strict=True), strict=True)
+    )
+    assert marks["4\u00a0096"] == (pytest.approx(4 * 16 * 4096**2 * 128 / (4000 * 4096)), "square")
+    assert marks["256"][1] == "square-open"
+    at_l2 = draw("roofline", run="h200-standard", level="L2")
+    flash = next(trace for trace in figures(at_l2)[0]["data"] if trace["name"] == "flash")
+    assert pytest.approx(4 * 16 * 4096**2 * 128 / (7000 * 4096)) in flash["x"]
