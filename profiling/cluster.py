@@ -11,18 +11,16 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from profiling.case import SHAPE_FIELDS, Case, InputError
 from profiling.records import Environment, Measurement
 from profiling.sweep import Block, Device, Executor, differences
 
-# Opens a device where it is called: what measures blocks there, and the environment.
-OpenDevice = Callable[[], AbstractContextManager[tuple[Device, Environment]]]
 _SERIES_FIELDS = [name for name in SHAPE_FIELDS if name not in ("seq_len_q", "seq_len_k")]
 _MAX_TRIES = 3  # of a block whose actor is lost
 _OPEN_TIMEOUT_S = 300.0
@@ -31,6 +29,14 @@ _STORE_BYTES = 2**27  # of ray's shared memory, if it is started here: rows are 
 _UNWANTED = re.compile(r"\x1b\[[0-9;]*m|\s*\(pid=[^)]*\)|\bip[=:]\s*[0-9a-f.:]+,?\s*")  # colours, addresses
 _RAISED = re.compile(r"[\w.]*(Error|Exception): ")  # the last line of a traceback
 _THREADS = "OMP_NUM_THREADS"  # ray gives its actors a value of its own
+
+
+class OpenDevice(Protocol):
+    """Opens a device where it is called: what measures blocks there, and the environment."""
+
+    def __call__(self, *, neighbours: int) -> AbstractContextManager[tuple[Device, Environment]]:
+        """`neighbours` are opened on this machine at once, this one counted: its cores are for all."""
+        ...
 
 
 def series(plan: Iterable[Block]) -> list[list[Block]]:
@@ -48,7 +54,7 @@ class _Actor:
         os.environ.pop(_THREADS, None)
         if threads is not None:
             os.environ[_THREADS] = threads
-        self._opened = open_device()
+        self._opened = open_device(neighbours=_actors_here())
         self._device: Device | None = None
 
     def start(self) -> Environment:
@@ -62,6 +68,15 @@ class _Actor:
 
     def stop(self) -> None:
         self._opened.__exit__(None, None, None)
+
+
+def _actors_here() -> int:
+    """How many actors of the run are on this actor's machine: one a GPU, or one."""
+    import ray  # pyright: ignore[reportMissingImports]
+
+    here = ray.get_runtime_context().get_node_id()
+    gpus = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["NodeID"] == here]
+    return max(int(sum(gpus)), 1)
 
 
 class _Seat:

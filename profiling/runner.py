@@ -32,6 +32,7 @@ from profiling.measure.client import Client
 from profiling.measure.environment import check_device, cpu_count, with_provenance
 from profiling.measure.lock import device_lock
 from profiling.measure.precompile import Precompiler
+from profiling.measure.rehearsal import rehearsal
 from profiling.planning import main_clock
 from profiling.records import Environment, Run, RunHeader
 from profiling.remeasure import cases_again, rows_of
@@ -257,10 +258,14 @@ def open_device(
     cases: Sequence[Case] = (),
     say: Callable[[str], None] = print,
     notify: Callable[[Case | None, str], None] = lambda case, step: None,
+    *,
+    neighbours: int = 1,
 ) -> Iterator[tuple[Client, Environment]]:
     """Workers on a device, and the device's lock: what measures blocks, and the environment.
 
-    The kernels of `cases` are compiled first, on all cores but one.
+    On a GPU what `cases` need is made ready first: kernels are compiled on all cores but one, and meanwhile
+    every worker but the first loads the libraries of the other backends; then they load those kernels.
+    `neighbours` such devices are opened on this machine at once, this one counted, and share its cores.
 
     Raises:
         InputError: this machine cannot measure on the device.
@@ -268,17 +273,29 @@ def open_device(
     with contextlib.ExitStack() as stack:
         if device == "cpu":  # starting workers would already disturb another run
             stack.enter_context(device_lock("cpu", say))
-            cases = ()  # nothing that a CPU runs can be compiled ahead
-        ahead = stack.enter_context(Precompiler(cases, max(cpu_count() - 1, 1)))
+            cases = ()  # nothing that a CPU runs can be compiled ahead, and its libraries load at once
+        calls = rehearsal(cases) if protocol.processes > 1 else []
+        children = max(cpu_count() // neighbours - 1, 1)
+        ahead = stack.enter_context(Precompiler([*cases, *calls], children))
         client = stack.enter_context(Client(device, protocol, clocks, kernel_hash=kernel_hash, notify=notify))
         environment = client.start()
         if device != "cpu":
             stack.enter_context(device_lock(environment.device_uuid or device, say))
-        if ahead.cases:
-            say(f"Compiling kernels for {len(ahead.cases)} kinds of cases, unless the cache has them ...")
-            if not ahead.compile(environment):
-                say("Not all of them could be compiled ahead: the worker that meets one compiles it")
+            if calls:
+                say(f"Workers 1 to {protocol.processes - 1} load their libraries side by side ...")
+            with client.rehearsal([case for case in calls if case.backend != "flash"]):
+                _compile(ahead, environment, say)
+            with client.rehearsal([case for case in calls if case.backend == "flash"]):
+                pass
         yield client, environment
+
+
+def _compile(ahead: Precompiler, environment: Environment, say: Callable[[str], None]) -> None:
+    if not ahead.cases:
+        return
+    say(f"Compiling kernels for {len(ahead.cases)} kinds of cases, unless the cache has them ...")
+    if not ahead.compile(environment):
+        say("Not all of them could be compiled ahead: the worker that meets one compiles it")
 
 
 def _writer(

@@ -1,5 +1,6 @@
 """A run without workers: what stands in for them, and small sweeps."""
 
+import contextlib
 from typing import ClassVar
 
 from profiling.records import Measurement
@@ -42,6 +43,11 @@ class StandIn:
     def start(self):
         """The environment."""
         return self.environment
+
+    @contextlib.contextmanager
+    def rehearsal(self, cases):
+        """There is nothing to load."""
+        yield
 
     def measure(self, block):
         """A row for each case."""

@@ -30,7 +30,7 @@ def plan():
 
 
 @contextlib.contextmanager
-def open_device():
+def open_device(neighbours=1):
     """A device that measures nothing, in whatever process it is opened."""
 
     class Device:
@@ -43,7 +43,7 @@ def open_device():
 
 
 @contextlib.contextmanager
-def open_nothing():
+def open_nothing(neighbours=1):
     """A device that is not there."""
     raise InputError("there is no cuda:0")
     yield
@@ -95,6 +95,18 @@ class StandInRay(types.ModuleType):
 
     def shutdown(self):
         """Nothing to stop."""
+
+    def nodes(self):
+        """This machine with the GPUs it was made with, and a larger one that is not this one."""
+        gpus = {"GPU": float(self.gpus)} if self.gpus else {}
+        return [
+            {"NodeID": "there", "Resources": {"CPU": 64.0, "GPU": 8.0}},
+            {"NodeID": "here", "Resources": {"CPU": 2.0} | gpus},
+        ]
+
+    def get_runtime_context(self):
+        """Of an actor: it is here."""
+        return types.SimpleNamespace(get_node_id=lambda: "here")
 
     def cluster_resources(self):
         """The GPUs it was made with."""
@@ -205,7 +217,7 @@ class TestScheduling:
         names = iter(["stand-in", "another"])
 
         @contextlib.contextmanager
-        def open_next():
+        def open_next(neighbours=1):
             with open_device() as (device, environment):
                 yield device, environment.model_copy(update={"device_name": next(names)})
 
@@ -216,7 +228,7 @@ class TestScheduling:
         """What an actor raises is tried again on it and then said; no actor is replaced for it."""
 
         @contextlib.contextmanager
-        def open_broken():
+        def open_broken(neighbours=1):
             with open_device() as (device, environment):
                 whole = device.measure
                 device.measure = lambda block: whole(block) if block[0].seq_len_q != 64 else [1 / 0]
@@ -293,7 +305,7 @@ class TestScheduling:
         seen = []
 
         @contextlib.contextmanager
-        def open_noting():
+        def open_noting(neighbours=1):
             seen.append(os.environ.get("OMP_NUM_THREADS"))
             with open_device() as opened:
                 yield opened
@@ -308,6 +320,20 @@ class TestScheduling:
         self.rows(monkeypatch, ray, None, device="cuda:0")
         assert [resources["num_gpus"] for _, resources in ray.made] == [1, 1, 1]
 
+    @pytest.mark.parametrize(("gpus", "device", "neighbours"), [(3, "cuda:0", [3] * 3), (0, "cpu", [1])])
+    def test_actors_know_how_many_share_their_machine(self, monkeypatch, gpus, device, neighbours):
+        """One a GPU of the machine that an actor is on; of a CPU there is one."""
+        seen = []
+
+        @contextlib.contextmanager
+        def open_noting(neighbours):
+            seen.append(neighbours)
+            with open_device() as opened:
+                yield opened
+
+        self.rows(monkeypatch, StandInRay(gpus=gpus), None, device=device, opener=open_noting)
+        assert seen == neighbours
+
     def test_no_gpu_in_the_cluster(self, monkeypatch):
         """A GPU asked of a cluster that has none is refused."""
         with pytest.raises(InputError, match="has no GPU"):
@@ -321,7 +347,7 @@ class TestScheduling:
 
 
 @contextlib.contextmanager
-def open_workers():
+def open_workers(neighbours=1):
     """A device whose workers need no torch and have no lock: two of them share this machine's CPU."""
     command = (sys.executable, str(BAD_WORKER))
     spawn = functools.partial(Worker, command=command)

@@ -1,11 +1,18 @@
 """One run from request to file, with stand-in workers: refusals, resume, interruption."""
 
-import pytest
+import contextlib
+import sys
 
-from profiling.case import InputError, Sweep
+import pytest
+from filelock import FileLock, Timeout
+
+from profiling import runner
+from profiling.case import Case, InputError, Protocol, Sweep
+from profiling.measure.lock import lock_path
 from profiling.records import ClockResult, Measurement
 from profiling.store import RunWriter, list_runs, load_run
 from tests.stand_in_run import CROSSING
+from tests.test_cluster import StandInRay
 
 
 def test_a_run_from_start_to_end(stand_in, request_run):
@@ -166,6 +173,112 @@ def test_a_header_without_a_sweep_cannot_be_resumed_alone(stand_in, request_run,
     RunWriter.create(other, header).close()
     with pytest.raises(InputError, match="no sweep to go on with"):
         request_run(sweep=None, resume=other)
+
+
+class TestStart:
+    """What is made ready on a GPU before the first block, and in which order."""
+
+    PROTOCOL = Protocol(processes=3)
+
+    @pytest.fixture
+    def heard(self, stand_in, monkeypatch):
+        """The steps of opening a device, and the cases of each."""
+        steps = []
+        uuid = {"device_kind": "cuda", "device_uuid": "GPU-a"}
+        monkeypatch.setattr(stand_in, "environment", stand_in.environment.model_copy(update=uuid))
+
+        @contextlib.contextmanager
+        def rehearsal(client, cases):
+            steps.append(("rehearse", [case.backend for case in cases], locked()))
+            yield
+            steps.append(("rehearsed", [case.backend for case in cases], locked()))
+
+        def locked():
+            with pytest.raises(Timeout), FileLock(lock_path("GPU-a"), timeout=0):
+                pass
+            return "locked"
+
+        class Ahead:
+            def __init__(self, cases, processes):
+                self.cases = [case for case in cases if case.backend == "flash"]
+                steps.append(("children", processes, [case.seq_len_q for case in cases]))
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                pass
+
+            def compile(self, environment):
+                steps.append(("compile", [case.backend for case in self.cases], locked()))
+                return True
+
+        monkeypatch.setattr(stand_in, "rehearsal", rehearsal)
+        monkeypatch.setattr(runner, "Precompiler", Ahead)
+        monkeypatch.setattr(runner, "cpu_count", lambda: 32)
+        return steps
+
+    def cases(self, *backends):
+        """Long cases of these backends."""
+        return [
+            Case(backend=name, seq_len_q=4096, seq_len_k=4096, head_dim=64, head_dim_v=64)
+            for name in backends
+        ]
+
+    def test_libraries_load_while_kernels_are_compiled(self, heard):
+        """`flash` has its turn when its kernels are there, those of its rehearsal among them."""
+        cases = self.cases("naive", "flash", "sdpa_flash")
+        said = []
+        with runner.open_device("cuda:0", self.PROTOCOL, ("device",), cases, said.append):
+            heard.append("open")
+        assert heard == [
+            ("children", 31, [4096, 4096, 4096, 256, 256, 256]),
+            ("rehearse", ["naive", "sdpa_flash"], "locked"),
+            ("compile", ["flash", "flash"], "locked"),
+            ("rehearsed", ["naive", "sdpa_flash"], "locked"),
+            ("rehearse", ["flash"], "locked"),
+            ("rehearsed", ["flash"], "locked"),
+            "open",
+        ]
+        assert said[0] == "Workers 1 to 2 load their libraries side by side ..."
+
+    def test_one_worker_rehearses_nothing(self, heard):
+        """There is nobody to load anything beside it."""
+        with runner.open_device("cuda:0", Protocol(processes=1), ("device",), self.cases("naive", "flash")):
+            pass
+        assert heard[0] == ("children", 31, [4096, 4096])
+        assert [step[:2] for step in heard[1:]] == [
+            ("rehearse", []),
+            ("compile", ["flash"]),
+            ("rehearsed", []),
+            ("rehearse", []),
+            ("rehearsed", []),
+        ]
+
+    def test_a_cpu_has_nothing_to_make_ready(self, heard):
+        """Its libraries load in no time, and nothing can be compiled for it."""
+        with runner.open_device("cpu", self.PROTOCOL, ("wall",), self.cases("naive", "sdpa_flash")):
+            pass
+        assert heard == [("children", 31, [])]
+
+    def test_actors_on_one_machine_share_its_cores(self, heard, stand_in, request_run, monkeypatch, tmp_path):
+        """Each of two compiles the plan's cases and rehearses, with half of the cores."""
+        monkeypatch.setitem(sys.modules, "ray", StandInRay(gpus=2))
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        environments = [
+            stand_in.environment.model_copy(update={"device_uuid": uuid}) for uuid in ("GPU-b", "GPU-a")
+        ]
+        monkeypatch.setattr(stand_in, "start", lambda client: environments.pop())
+        path = tmp_path / "two.toml"
+        path.write_text(
+            'name = "two"\n[protocol]\nclocks = ["device"]\nprocesses = 2\n'
+            '[[group]]\nbackends = ["naive", "flash"]\nseq_len = [1024, 2048]\n'
+        )
+        result = request_run(sweep=path, device="cuda:0", executor="ray")
+        assert result.n_rows == 4
+        children = [step for step in heard if step[0] == "children"]
+        assert children == [("children", 15, [1024, 1024, 2048, 2048, 256, 256])] * 2
+        assert [step[0] for step in heard].count("compile") == 2
 
 
 class TestRefineAndBudget:

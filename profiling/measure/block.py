@@ -27,7 +27,7 @@ from profiling.measure.compiling import CompileClock
 from profiling.measure.failures import Failure, classify, forget, one_line
 from profiling.measure.inputs import Inputs, make_inputs
 from profiling.measure.memory import Memory, available_bytes, child_memory, cpu_shortage, cuda_memory
-from profiling.measure.messages import BlockRequest, BlockResult, Outcome
+from profiling.measure.messages import BlockRequest, BlockResult, Outcome, RehearsalRequest
 from profiling.measure.telemetry import Telemetry
 from profiling.measure.visits import Visitor
 from profiling.records import Sample
@@ -95,6 +95,47 @@ class Bench:
             gc.freeze()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()  # another worker may be next, and need it
+
+    def rehearse(self, request: RehearsalRequest) -> None:
+        """Call each case once and keep nothing but what its libraries loaded.
+
+        What fails here fails again where it is a row. The clocks that are made here are thrown away: other
+        workers are at the device, and what a clock reads for an empty kernel goes into rows.
+
+        Raises:
+            PoisonedError: the device is lost to this process.
+        """
+        began = time.monotonic()
+        for work in (self._make_clocks, *(functools.partial(self._call_once, c) for c in request.cases)):
+            if time.monotonic() - began >= request.limit_s:
+                break
+            try:
+                work()
+            except Exception as error:
+                failure = classify(error, ours=True)
+                forget(error)
+                if failure.fatal:
+                    raise PoisonedError(None, Outcome(status=failure.status, reason=failure.reason)) from None
+            self._tidy()
+        if any(case.backend in COMPILED for case in request.cases):
+            torch.compiler.reset()
+            self._tidy()
+        gc.freeze()
+
+    def _make_clocks(self) -> None:
+        timer_for(self.device).sync()
+
+    def _call_once(self, case: Case) -> None:
+        backend = resolve(case, self.device)
+        inputs = backend.prepare(make_inputs(case, self.device, self.protocol.seed))
+        _first_call(backend, case, inputs)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _tidy(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # other workers are beside this one, and need it
 
 
 class _BlockRun:

@@ -7,18 +7,28 @@ again in the fresh one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from profiling.case import Case, InputError, Protocol, blocks
 from profiling.measure.merge import Attempt, merge
-from profiling.measure.messages import BlockRequest, BlockResult, CaseEnergy, EnergyRequest, Outcome
+from profiling.measure.messages import (
+    BlockRequest,
+    BlockResult,
+    CaseEnergy,
+    EnergyRequest,
+    Outcome,
+    RehearsalRequest,
+)
 from profiling.measure.process import Worker, WorkerDiedError
 from profiling.records import Addition, Environment, Measurement
 
 _MAX_ORPHAN_DEATHS = 2  # deaths in a block that no case is to blame for
 # Blocks in a row for which no worker could be started; the device is gone, and the rest need not wait for it.
 _MAX_REFUSED_BLOCKS = 3
+_REHEARSAL_S = 20.0  # after which a worker begins no further call in a rehearsal
 _STARTING = "start a worker"  # the step at which the parent itself is
 
 
@@ -68,6 +78,25 @@ class Client:
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             worker.kill() if kind is not None else worker.close()
+
+    @contextlib.contextmanager
+    def rehearsal(self, cases: Sequence[Case]) -> Iterator[None]:
+        """While the body runs, all workers but the first call each of `cases` once; waits for them.
+
+        Otherwise each would load its libraries as its turn comes, and the others wait. The first does not
+        take part: the first call of a case in it goes into the row. A worker that fails costs nothing but
+        its start, since `measure` starts another.
+        """
+        limit_s = min(self.protocol.timeout_s, _REHEARSAL_S)
+        request = RehearsalRequest(cases=tuple(cases), limit_s=limit_s)
+        asked = {process: worker for process, worker in self._workers.items() if process > 0 and cases}
+        for worker in asked.values():
+            worker.rehearse(request)
+        until = time.monotonic() + limit_s + self.protocol.timeout_s  # of the last call that it began
+        yield
+        for process, worker in asked.items():
+            if not worker.rehearsed(until):
+                self._workers.pop(process)
 
     def measure(self, block: Sequence[Case]) -> list[Measurement]:
         """Measure cases of one shape in every process in turn: one measurement each, in their order."""

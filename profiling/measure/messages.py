@@ -4,7 +4,8 @@ The parent sends `Start` once and then any number of `BlockRequest`s. The worker
 `Refused`), and per block a `Stage` before each step, so that a death can be blamed on the case that was
 under way, and one `BlockResult`; an `EnergyRequest` is answered in the same way by an `EnergyResult`. A
 worker that must not go on (its device context may be poisoned, or an out-of-memory did not give its memory
-back) sends `Unclean` and exits.
+back) sends `Unclean` and exits. Before its first block a worker may get a `RehearsalRequest`; it answers
+`Rehearsed`, whatever became of the calls.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class EnergyRequest(_Message):
     cases: tuple[Case, ...]
 
 
+class RehearsalRequest(_Message):
+    """Call each of these cases once, to have loaded what they need; begin none after `limit_s` seconds."""
+
+    kind: Literal["rehearse"] = "rehearse"
+    cases: tuple[Case, ...]
+    limit_s: float
+
+
 class Hello(_Message):
     """The worker is ready. The environment lacks what the parent knows: git and the command line."""
 
@@ -59,6 +68,12 @@ class Refused(_Message):
 
     kind: Literal["refused"] = "refused"
     message: str
+
+
+class Rehearsed(_Message):
+    """The rehearsal is over, and nothing of it is left on the device."""
+
+    kind: Literal["rehearsed"] = "rehearsed"
 
 
 class Stage(_Message):
@@ -139,8 +154,8 @@ class EnergyResult(_Message):
     energies: tuple[CaseEnergy, ...]
 
 
-Request = BlockRequest | EnergyRequest
-Result = BlockResult | EnergyResult
+Request = BlockRequest | EnergyRequest | RehearsalRequest
+Result = BlockResult | EnergyResult | Rehearsed
 ToWorker = Annotated[Start | Request, Field(discriminator="kind")]
 FromWorker = Annotated[Hello | Refused | Stage | Unclean | Result, Field(discriminator="kind")]
 TO_WORKER: TypeAdapter[Start | Request] = TypeAdapter(ToWorker)

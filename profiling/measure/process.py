@@ -27,6 +27,8 @@ from profiling.measure.messages import (
     Hello,
     Outcome,
     Refused,
+    RehearsalRequest,
+    Rehearsed,
     Stage,
     Start,
     Unclean,
@@ -132,6 +134,27 @@ class Worker:
     def energy(self, request: EnergyRequest, notify: Callable[[int | None, str], None]) -> EnergyResult:
         """Measure the energy of a block's cases; as `measure`."""
         return self._ask(request, EnergyResult, notify)
+
+    def rehearse(self, request: RehearsalRequest) -> None:
+        """Have cases called once; comes back at once, `rehearsed` waits for the end."""
+        self._busy = True
+        with contextlib.suppress(_SilentError, _EndedError):  # `rehearsed` finds out
+            self._send(request)
+
+    def rehearsed(self, until: float) -> bool:
+        """Wait for the end of a rehearsal; a worker that has not ended it well is killed: False.
+
+        `until` is the reading of `time.monotonic` at which time is up.
+        """
+        try:
+            message = self._receive(max(until - time.monotonic(), 0.0))
+        except (_SilentError, _EndedError, _GarbageError):
+            message = None
+        if not isinstance(message, Rehearsed):
+            self.kill()
+            return False
+        self._busy = False
+        return True
 
     def _ask(self, request: Any, wanted: type[_Result], notify: Callable[[int | None, str], None]) -> _Result:
         index: int | None = None

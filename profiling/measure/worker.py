@@ -21,6 +21,8 @@ from profiling.measure.messages import (
     BlockRequest,
     Hello,
     Refused,
+    RehearsalRequest,
+    Rehearsed,
     Stage,
     Start,
     Unclean,
@@ -73,6 +75,9 @@ def _serve(start: Start, reader: IO[str], writer: IO[str]) -> None:
         try:
             if isinstance(request, BlockRequest):
                 say(bench.measure(request, stage))
+            elif isinstance(request, RehearsalRequest):
+                bench.rehearse(request)
+                say(Rehearsed())
             else:
                 say(energy_of_block(bench, request, stage))
         except PoisonedError as error:

@@ -1,8 +1,9 @@
 """A worker without torch that does to each case what its backend says: `x:<step>_<what>`.
 
 Started as a worker is, with the two pipes' numbers as its last arguments. It says each step as the real one
-does, and at `step` of a case (or in `inputs` or `reference` of its block) it does `what`. What happens once
-only, so that a resumed run can get past it, is done where the file FAULT_MARKER is not there yet.
+does, and at `step` of a case (or in `inputs` or `reference` of its block) it does `what`; in a rehearsal it
+does FAULT_REHEARSAL. What happens once only, so that a resumed run can get past it, is done where the file
+FAULT_MARKER is not there yet.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from profiling.measure.messages import (
     Hello,
     Outcome,
     Refused,
+    RehearsalRequest,
+    Rehearsed,
     Stage,
     Start,
     Unclean,
@@ -137,6 +140,10 @@ def main() -> None:
     say(Hello(environment=Environment(device_kind="cpu", device_name="stand-in")))
     for line in reader:
         request = TO_WORKER.validate_json(line)
+        if isinstance(request, RehearsalRequest):
+            do(os.environ.get("FAULT_REHEARSAL", ""), None)
+            say(Rehearsed())
+            continue
         assert isinstance(request, BlockRequest)
         say(measure(request, start.process))
 

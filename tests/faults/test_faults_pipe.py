@@ -126,3 +126,52 @@ def test_no_temporary_folder(client, monkeypatch):
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     with client() as workers, pytest.raises(InputError, match="set TMPDIR"):
         workers.start()
+
+
+@pytest.mark.parametrize(
+    "what", ["kill", "exit", "hang", "close", "garbage", "half", "poison", "hello", "short", "beyond"]
+)
+def test_a_rehearsal_costs_no_row(client, make_block, monkeypatch, what):
+    """Workers that end, hang or talk nonsense in a rehearsal are replaced where they are needed."""
+    monkeypatch.setenv("FAULT_REHEARSAL", what)
+    monkeypatch.setattr(process, "_END_WAIT_S", 0.5)
+    cases = make_block("naive", "x:time_kill", "x:good")
+    with client(processes=3, timeout_s=0.5 if what == "hang" else 60) as workers:
+        workers.start()
+        with workers.rehearsal(cases[:1]):
+            pass
+        assert list(workers._workers) == [0]  # it takes no part
+        rows = workers.measure(cases)
+        assert sorted(workers._workers) == [0, 1, 2]
+    assert [row.status for row in rows] == ["ok", "crashed", "ok"]
+    assert [s.process for s in rows[0].samples] == [0, 1, 2]
+
+
+def test_no_worker_can_be_started_after_a_rehearsal(client, make_block, monkeypatch, tmp_path):
+    """A device that goes in the rehearsal: cases are rows that say so, each once."""
+    monkeypatch.setenv("FAULT_REHEARSAL", "gone")
+    cases = make_block("naive", "x:good")
+    with client("cuda:9", processes=2) as workers:
+        workers.start()
+        with workers.rehearsal(cases[:1]):
+            pass
+        rows = workers.measure(cases)
+    assert [row.status for row in rows] == ["crashed", "crashed"]
+    assert "in process 1: no worker could be started any more: there is no cuda:9 any more" in rows[0].reason
+
+
+def test_interrupted_in_a_rehearsal(client, make_block, monkeypatch):
+    """Ctrl-C meanwhile: nobody waits for a worker that hangs, and none is left."""
+    monkeypatch.setenv("FAULT_REHEARSAL", "hang")
+    children = []
+
+    def interrupted():
+        with client(processes=2, timeout_s=3600.0) as workers:
+            workers.start()
+            children.extend(worker._process for worker in workers._workers.values())
+            with workers.rehearsal(make_block("naive")):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [child.poll() is not None for child in children] == [True, True]

@@ -7,11 +7,12 @@ from profiling.case import Protocol
 from profiling.measure import block as block_module
 from profiling.measure.block import Bench, PoisonedError
 from profiling.measure.failures import classify
-from profiling.measure.messages import BlockRequest
+from profiling.measure.messages import BlockRequest, RehearsalRequest
 from profiling.measure.telemetry import Telemetry
 
 CPU = torch.device("cpu")
 CLOCKS = ("wall", "pipelined")
+GRADIENTS = {"out", "dq", "dk", "dv"}
 
 
 @pytest.fixture
@@ -268,6 +269,64 @@ def test_gqa_and_unequal_lengths(bench, make_case):
     )
     assert outcome.status == "ok"
     assert outcome.rel_error < 1e-5
+
+
+class TestRehearse:
+    """First calls before the first block: nothing of them is kept or told."""
+
+    def test_each_case_is_called_once(self, bench, make_case, stand_ins, monkeypatch):
+        """With its backward where it has one; what raises or is refused does not keep the next from it."""
+        called = []
+        whole = block_module._first_call
+
+        def first_call(backend, case, inputs):
+            called.append(case)
+            assert set(whole(backend, case, inputs)) == ({"out"} if case.direction == "fwd" else GRADIENTS)
+
+        monkeypatch.setattr(block_module, "_first_call", first_call)
+        bad = [make_case(backend=f"{stand_ins}:{name}") for name in ("oom", "bug", "refuse")]
+        refused = make_case(layout="paged", direction="bwd")
+        cases = (make_case(), *bad, refused, make_case(backend="tiled", direction="bwd"))
+        bench.rehearse(RehearsalRequest(cases=cases, limit_s=60.0))
+        assert called == [case for case in cases if case is not refused]
+
+    def test_the_clocks_of_rows_are_made_later(self, bench, make_case, monkeypatch):
+        """Those of a rehearsal met a busy device: a block makes its own, and measures as ever."""
+        made = []
+        whole = block_module.timer_for
+        monkeypatch.setattr(block_module, "timer_for", lambda device: made.append(whole(device)) or made[-1])
+        bench.rehearse(RehearsalRequest(cases=(make_case(),), limit_s=60.0))
+        assert len(made) == 1
+        (outcome,) = measure(bench, [make_case()])
+        assert outcome.status == "ok"
+        assert len(made) == 2
+        assert bench.timer is made[1]
+
+    def test_no_call_is_begun_after_the_limit(self, bench, make_case, monkeypatch):
+        """By a clock that moves ten seconds a case: of five cases those that begin in time are called."""
+        now = [0.0]
+        called = []
+
+        def first_call(backend, case, inputs):
+            now[0] += 10.0
+            called.append(case)
+
+        monkeypatch.setattr(block_module, "_first_call", first_call)
+        monkeypatch.setattr(block_module.time, "monotonic", lambda: now[0])
+        cases = tuple(make_case(seq_len_q=n) for n in range(1, 6))
+        bench.rehearse(RehearsalRequest(cases=cases, limit_s=25.0))
+        assert called == list(cases[:3])
+
+    def test_a_lost_device_ends_the_worker(self, bench, make_case, monkeypatch):
+        """After such an error no later call can be trusted, so the process must not go on."""
+
+        def lost(backend, case, inputs):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        monkeypatch.setattr(block_module, "_first_call", lost)
+        with pytest.raises(PoisonedError, match="illegal memory access") as caught:
+            bench.rehearse(RehearsalRequest(cases=(make_case(),), limit_s=60.0))
+        assert caught.value.index is None
 
 
 class TestClassify:

@@ -1,5 +1,7 @@
 """The parent's side: whatever a worker does, every case of a block gets a row, and the right one."""
 
+import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +36,16 @@ if start.device == "cuda:8":
 say(Hello(environment=Environment(device_kind="cpu", device_name="stand-in")))
 for line in reader:
     request = TO_WORKER.validate_json(line)
+    if "HEARD" in os.environ:
+        with open(os.environ["HEARD"], "a") as file:
+            file.write(f"{request.kind} {start.process}\\n")
+    if isinstance(request, RehearsalRequest):
+        if "GATE" in os.environ:
+            open(os.environ["GATE"]).close()  # until somebody opens it for writing
+        with open(os.environ["HEARD"], "a") as file:
+            file.write(f"rehearsed {start.process}\\n")
+        say(Rehearsed())
+        continue
     outcomes = []
     say(Stage(index=None, name="reference"))
     if any(":orphan" in case.backend for case in request.cases):
@@ -159,6 +171,66 @@ def test_a_worker_that_cannot_start_shows_its_last_words(spawn):
     client = Client("cuda:8", Protocol(), ("wall",), spawn=spawn)
     with client, pytest.raises(InputError, match="ImportError: something is broken"):
         client.start()
+
+
+class TestRehearsal:
+    """First calls in all workers but the first, side by side."""
+
+    @pytest.fixture
+    def heard(self, monkeypatch, tmp_path):
+        """What workers are asked, as they read it: a function that returns the words so far."""
+        path = tmp_path / "heard"
+        path.touch()
+        monkeypatch.setenv("HEARD", str(path))
+        return lambda: path.read_text().splitlines()
+
+    def test_all_have_ended_before_one_is_timed(self, make_case, spawn, heard, monkeypatch, tmp_path):
+        """They are at it together, the caller goes on meanwhile, and no block is begun until all are done.
+
+        The workers wait at a gate, which opens when the client begins to wait for the first of them.
+        """
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        monkeypatch.setenv("GATE", str(gate))
+        whole = Worker.rehearsed
+
+        def rehearsed(worker, until):
+            with gate.open("w") if len(heard()) == 3 else contextlib.nullcontext():
+                return whole(worker, until)
+
+        monkeypatch.setattr(Worker, "rehearsed", rehearsed)
+        with Client("cpu", Protocol(processes=4), ("wall",), spawn=spawn) as client:
+            client.start()
+            with client.rehearsal([make_case()]):
+                while len(heard()) < 3:
+                    pass
+            assert [row.status for row in client.measure([make_case()])] == ["ok"]
+        assert sorted(heard()[:3]) == ["rehearse 1", "rehearse 2", "rehearse 3"]
+        assert sorted(heard()[3:6]) == ["rehearsed 1", "rehearsed 2", "rehearsed 3"]
+        assert heard()[6:] == ["block 0", "block 1", "block 2", "block 3"]
+        assert spawn.started == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize(("processes", "n_cases"), [(1, 1), (3, 0)])
+    def test_nothing_to_rehearse(self, make_case, spawn, heard, processes, n_cases):
+        """One worker alone, or no calls: nobody is asked for anything."""
+        with Client("cpu", Protocol(processes=processes), ("wall",), spawn=spawn) as client:
+            client.start()
+            with client.rehearsal([make_case()] * n_cases):
+                pass
+        assert heard() == []
+
+    def test_time_is_counted_from_the_request(self, make_case, spawn, heard, monkeypatch):
+        """By a clock of the test: who answered while the caller was busy is kept, however long that took."""
+        now = [0.0]
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        with Client("cpu", Protocol(processes=2), ("wall",), spawn=spawn) as client:
+            client.start()
+            with client.rehearsal([make_case()]):
+                while len(heard()) < 2:
+                    pass
+                client._workers[1]._selector.select(60)  # its answer is in the pipe
+                now[0] += 1e6
+            assert sorted(client._workers) == [0, 1]
 
 
 def test_progress_hears_of_cases(make_case, spawn):

@@ -26,3 +26,19 @@ def test_faults_of_all_kinds_in_one_block(make_case, stand_ins):
         assert row.rel_error == pytest.approx(row.eager_rel_error, rel=1e-3)
         assert row.clocks[0].latency_p50_ms > 0
         assert row.kernel_hash == f"hash of {row.case.backend}"
+
+
+def test_a_rehearsal_leaves_a_worker_as_good_as_new(make_case):
+    """The second worker makes first calls, one of which it has to refuse; then both measure as ever."""
+    two = PROTOCOL.model_copy(update={"processes": 2})
+    calls = [make_case(backend="flash"), make_case(backend="sdpa_math", direction="bwd")]
+    with Client("cpu", two, ("wall",)) as client:
+        client.start()
+        second = client._workers[1]
+        with client.rehearsal(calls):
+            pass
+        assert client._workers[1] is second
+        (row,) = client.measure([make_case(backend="sdpa_math")])
+        assert client._workers[1] is second
+    assert row.status == "ok"
+    assert [sample.process for sample in row.samples] == [0, 0, 1, 1]
