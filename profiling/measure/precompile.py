@@ -27,13 +27,17 @@ from profiling.records import Environment
 LIMIT_S = 300.0
 _ROWS = 256  # no tile has more: lengths that leave the same rest are compiled alike
 _FEW_QUERIES = 64  # up to so many, how the keys are divided depends on the whole shape
+# Heads of this width at most have a larger tile on sm_90 from so many queries on, without a mask and with.
+_NARROW = 64
+_MANY_QUERIES = 2048, 8192
 _COMMAND = (sys.executable, "-m", "profiling.measure.precompile")
 
 
 def representatives(cases: Iterable[Case]) -> list[Case]:
     """A case for each set of kernels that `flash` compiles, what takes longest first.
 
-    Lengths matter by what they leave in a tile, and by whether a window reaches over all of them.
+    Lengths matter by what they leave in a tile, by whether a window reaches over all of them, and where they
+    choose the tile.
     """
     found: dict[Any, Case] = {}
     for case in cases:
@@ -50,10 +54,13 @@ def _compiled_as(case: Case) -> tuple[Any, ...]:
     sides = ((case.window_left, case.seq_len_k), (case.window_right, case.seq_len_q))
     alike = case.model_copy(update={"batch": 0, "window_left": None, "window_right": None})
     lengths = {"seq_len_q": case.seq_len_q % _ROWS, "seq_len_k": case.seq_len_k % _ROWS}
+    hides = [side is not None and side < length for side, length in sides]
+    many = _MANY_QUERIES[case.causal or any(hides)]
     return (
         alike.model_copy(update=lengths).key,
-        *(side is not None and side < length for side, length in sides),
+        *hides,
         case.seq_len_q == case.seq_len_k,
+        max(case.head_dim, case.head_dim_v) <= _NARROW and case.seq_len_q >= many,
     )
 
 

@@ -15,6 +15,7 @@ from profiling.case import Case
 
 MOST = 8  # first calls of one worker: the backends' own, and then some of the kernels' that they load
 _ROWS = 256  # no tile has more: a length keeps its rest by it, and so takes the kernels of the longer one
+_FEW_QUERIES = 64  # as in `precompile`
 _FEW_HEADS = 2
 _SHORT_WINDOW = 64  # of a shortened case, so that its window still hides something
 
@@ -22,16 +23,16 @@ _SHORT_WINDOW = 64  # of a shortened case, so that its window still hides someth
 def rehearsal(cases: Iterable[Case], most: int = MOST) -> list[Case]:
     """Small cases that use for the first time what `cases` use; at most `most`, every backend's first.
 
-    There is one for each backend with its dtype, head dims and features, in the order of `cases`; a backward
-    where the plan has one, since its first call runs the forward as well. A custom backend has none: what a
+    There is one for each backend with its dtype, head dims and features, in the order of `cases`: a backward
+    where the plan has one, since its first call runs the forward as well, and rather with more queries than
+    have kernels of their own. A custom backend has none: what a
     stranger's function does with shapes that nobody asked for is not known.
     """
     first: dict[Any, Case] = {}
     for case in cases:
         if ":" in case.backend:
             continue
-        known = first.setdefault(_kind(case), case)
-        if known.direction == "fwd" and case.direction != "fwd":
+        if _worth(case) > _worth(first.setdefault(_kind(case), case)):
             first[_kind(case)] = case
     by_backend: dict[str, list[Case]] = {}
     for case in first.values():
@@ -44,6 +45,10 @@ def _kind(case: Case) -> tuple[Any, ...]:
     features = (case.softcap is not None, case.bias, case.sinks, case.alibi, case.layout)
     window = (case.window_left is not None, case.window_right is not None)
     return (case.backend, case.dtype, case.head_dim, case.head_dim_v, case.causal, window, features)
+
+
+def _worth(case: Case) -> tuple[bool, bool]:
+    return case.direction != "fwd", case.seq_len_q > _FEW_QUERIES
 
 
 def shortened(case: Case) -> Case:

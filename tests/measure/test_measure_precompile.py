@@ -8,9 +8,12 @@ import sys
 import time
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fa_core import hopper
+from fa_core.launch import Problem
 from profiling.case import Case
 from profiling.measure.precompile import Precompiler, representatives
 from profiling.records import Environment
@@ -29,10 +32,27 @@ def flash(n: int, **fields: object) -> Case:
 
 def test_lengths_that_leave_no_rest_are_compiled_once():
     """N = 1024 to 16384 and any batch are one set of kernels; another mask, width or rest is another."""
-    same = [flash(n, batch=b) for n in (1024, 4096, 16384) for b in (1, 4)]
+    wide = {"head_dim": 128, "head_dim_v": 128}
+    same = [flash(n, batch=b, **wide) for n in (1024, 4096, 16384) for b in (1, 4)]
     assert len(representatives(same)) == 1
-    others = [flash(1024, causal=True), flash(1024, head_dim=128), flash(1000), flash(1024, direction="bwd")]
+    others = [flash(1024), flash(1000, **wide)]
+    others += [flash(1024, **wide, **more) for more in ({"causal": True}, {"direction": "bwd"})]
     assert len(representatives([*same, *others])) == 5
+
+
+@pytest.mark.parametrize("d", [40, 64, 72, 128, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_that_choose_another_tile_are_compiled_apart(d, causal):
+    """On sm_90, of the lengths 256 to 32768: as many sets as there are tiles."""
+    lengths = [2**i for i in range(8, 16)]
+    cases = [flash(n, head_dim=d, head_dim_v=d, causal=causal) for n in lengths]
+    tiles = set()
+    for n in lengths:
+        q = torch.empty(2, 16, n, d, dtype=torch.bfloat16, device="meta")
+        band = (None, 0) if causal else (None, None)
+        problem = Problem(q, q, q, *(None,) * 6, 1.0, *band, False, 0.0)
+        tiles.add(hopper.forward_tile(problem)._replace(persistent=True))  # that is a matter of the grid
+    assert len(representatives(cases)) == len(tiles)
 
 
 def test_only_what_is_ours_is_compiled():
@@ -52,16 +72,17 @@ def test_what_takes_longest_comes_first():
 @given(st.integers(1, 5000), st.integers(0, 5000))
 def test_a_window_counts_where_it_hides_something(n, left):
     """A window over everything is no window to the compiler; one that hides a key is."""
-    both = representatives([flash(8192), flash(n, window_left=left), flash(n)])
-    plain = representatives([flash(8192), flash(n)])
+    wide = {"head_dim": 128, "head_dim_v": 128}
+    both = representatives([flash(8192, **wide), flash(n, window_left=left, **wide), flash(n, **wide)])
+    plain = representatives([flash(8192, **wide), flash(n, **wide)])
     assert len(both) == len(plain) + (left < n or n <= 64)
 
 
 def test_children_compile_and_a_later_process_compiles_nothing(tmp_path, monkeypatch):
     """For an H200 that is not there: the forward of a plan lies in Triton's cache afterwards."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    with Precompiler([flash(512), flash(1024), flash(512, causal=True)], 2) as ahead:
-        assert len(ahead.cases) == 2
+    with Precompiler([flash(512), flash(1024), flash(4096), flash(512, causal=True)], 2) as ahead:
+        assert len(ahead.cases) == 3
         assert ahead.compile(H200)
     assert list(tmp_path.rglob("*.cubin"))
     code = (
@@ -74,7 +95,8 @@ def test_children_compile_and_a_later_process_compiles_nothing(tmp_path, monkeyp
         "with compiling_for(Gpu(232448, (9, 0), 132)), CompileClock().watch() as clock:\n"
         "    attention(q, q, q, impl='flash')\n"
         "    known = clock.ms\n"
-        "    attention(q[..., :40], q[..., :40], q[..., :40], impl='flash')\n"
+        "    half = q.half()\n"
+        "    attention(half, half, half, impl='flash')\n"
         "print(known, clock.ms)\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

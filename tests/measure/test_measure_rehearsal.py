@@ -37,6 +37,14 @@ def test_a_backward_stands_for_its_forward():
     assert [(c.backend, c.direction) for c in found] == [("naive", "bwd"), ("sdpa_flash", "fwd")]
 
 
+def test_many_queries_rather_than_few():
+    """Few have kernels of their own, which tell less of the rest of the plan; a backward tells more still."""
+    lengths = (64, 65, 8192)
+    assert [c.seq_len_q for c in rehearsal([case("naive", n) for n in lengths])] == [65]
+    assert [c.seq_len_q for c in rehearsal([case("naive", 64, direction="bwd"), case("naive")])] == [64]
+    assert [c.seq_len_q for c in rehearsal([case("naive", n) for n in (1, 64)])] == [1]
+
+
 def test_every_backend_comes_before_a_second_kind_of_one():
     """Libraries are what takes longest, so where there are too many kinds each backend still has one."""
     plan = [case("naive", head_dim=d, head_dim_v=d) for d in range(16, 160, 16)]
