@@ -18,7 +18,10 @@ LEAST_SHOWN = 1.25  # the scale reaches at least this far, so that noise does no
 
 
 class Cell(NamedTuple):
-    """One tile Br x Bc. `relative`: latency over the best tile's; None: it did not run, see `reason`."""
+    """One tile Br x Bc. `relative`: latency over the best tile's; None: it did not run, see `reason`.
+
+    `details` are plain-text lines for the hover, such as how near the limits the tile is.
+    """
 
     block_m: int
     block_n: int
@@ -26,14 +29,19 @@ class Cell(NamedTuple):
     latency_ms: float | None = None
     status: str = "ok"
     reason: str = ""
+    details: tuple[str, ...] = ()
 
 
 class TileChart(NamedTuple):
-    """The cells of one slice at one N; `best` and `default` are tiles (Br, Bc) marked on the map."""
+    """The cells of one slice at one N; `best`, `default` and `picked` are tiles (Br, Bc) marked on the map.
+
+    `picked` is a model's choice.
+    """
 
     cells: tuple[Cell, ...]
     best: tuple[int, int] | None
     default: tuple[int, int] | None
+    picked: tuple[int, int] | None = None
 
 
 class Part(NamedTuple):
@@ -109,6 +117,7 @@ def figure(chart: TileChart) -> go.Figure:
     _failed_marks(fig, chart)
     _frame(fig, rows, columns, chart.best, "best measured", "#009E73")
     _frame(fig, rows, columns, chart.default, "default", "#FFFFFF", dash="dot", side=0.72)
+    _frame(fig, rows, columns, chart.picked, "model's pick", "#CC79A7", dash="dash", side=0.82)
     fig.update_xaxes(title={"text": "Bc (keys per tile)"}, type="category")
     fig.update_yaxes(title={"text": "Br (queries per tile)"}, type="category")
     return theme.finish(fig, height=150 + 52 * max(3, len(rows)))
@@ -118,9 +127,10 @@ def _cell_hover(m: int, n: int, cell: Cell | None) -> str:
     head = f"<b>Br {m} × Bc {n}</b>"
     if cell is None:
         return f"{head}<br>not in this run"
+    more = "".join(f"<br>{theme.safe(line)}" for line in cell.details)
     if cell.relative is None:
-        return f"{head}<br>did not run: {theme.safe(cell.status)}<br>{theme.safe(cell.reason)}"
-    return f"{head}<br>{units.time_text(cell.latency_ms)}<br>{units.ratio_text(cell.relative)} the best"
+        return f"{head}<br>did not run: {theme.safe(cell.status)}<br>{theme.safe(cell.reason)}{more}"
+    return f"{head}<br>{units.time_text(cell.latency_ms)}<br>{units.ratio_text(cell.relative)} the best{more}"
 
 
 def _hatch(fig: go.Figure, x: int, y: int, lines: int = 4) -> None:

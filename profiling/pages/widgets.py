@@ -128,7 +128,10 @@ def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
     if st.session_state.get(key) not in by_name:
         st.session_state.pop(key, None)
     names = list(by_name)
-    default = names.index(state.default_run(infos) or names[0])
+    # Of tiles the run that has most of them tells most.
+    tiled = max(infos, key=lambda info: (info.n_tiled, info.created_at)).path.stem
+    usual = tiled if key == state.TILE_RUN_KEY else state.default_run(infos)
+    default = names.index(usual or names[0])
     with st.sidebar:
         chosen = st.selectbox(
             "Run",

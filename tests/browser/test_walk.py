@@ -22,7 +22,18 @@ pytestmark = [
     else pytest.mark.filterwarnings("default"),
 ]
 
-PAGES = ("Overview", "Crossover", "Latency", "Memory", "Traffic", "Tiles", "Roofline", "Run", "Data")
+PAGES = (
+    "Overview",
+    "Crossover",
+    "Latency",
+    "Memory",
+    "Traffic",
+    "Tiles",
+    "Roofline",
+    "Numerics",
+    "Run",
+    "Data",
+)
 
 
 @pytest.fixture

@@ -42,6 +42,23 @@ def test_best_and_default_are_framed_and_named() -> None:
     assert not any(str(t.name).startswith("default") for t in fig.data)
 
 
+def test_a_models_pick_is_framed_unlike_the_others() -> None:
+    """It has a frame and a legend entry of its own; without a pick there is none."""
+    fig = tiles.figure(tiles.TileChart(CELLS, best=(128, 64), default=(64, 64), picked=(64, 128)))
+    frames = [s for s in fig.layout.shapes if s.type == "rect" and s.line.width == 3]
+    assert len({(s.line.color, s.line.dash) for s in frames}) == 3
+    assert "model's pick: 64×128" in {t.name for t in fig.data}
+    fig = tiles.figure(tiles.TileChart(CELLS, best=(128, 64), default=None))
+    assert not any(str(t.name).startswith("model") for t in fig.data)
+
+
+def test_details_stand_in_the_hover() -> None:
+    """Lines of text, escaped, below latency or reason."""
+    cell = CELLS[3]._replace(details=("waves: <3.9>",))
+    fig = tiles.figure(tiles.TileChart((*CELLS[:3], cell), best=None, default=None))
+    assert fig.data[0].hovertext[1][1].endswith("<br>waves: &lt;3.9&gt;")
+
+
 def test_a_tile_missing_from_the_run_is_an_empty_cell() -> None:
     """Not measured is neither fast nor infeasible."""
     fig = tiles.figure(tiles.TileChart(CELLS[1:3], best=(128, 64), default=None))

@@ -14,7 +14,7 @@ from drawing import draw, figures, texts
 from profiling.pages import registry
 
 PATHS = [entry.path for entry in registry.ENTRIES]
-WITH_RUN = ("overview", "crossover", "latency", "memory", "traffic", "tiles", "roofline")
+WITH_RUN = ("overview", "crossover", "latency", "memory", "traffic", "tiles", "numerics", "roofline")
 Show = Callable[..., Path]
 
 
