@@ -25,7 +25,8 @@ RATIO = Metric("Speed-up", "", "higher")
 class LatencyChart(NamedTuple):
     """`series` in the unit of `metric`; `ratios` are baseline / backend, so above 1 is faster.
 
-    `peak` is the device's limit in the unit of `metric`, drawn as a line where there is one.
+    `peak` is the device's limit in the unit of `metric`, drawn as a line where there is one. `published` are
+    results of others in the same unit, laid over; they have no ratio.
     """
 
     metric: Metric
@@ -35,18 +36,21 @@ class LatencyChart(NamedTuple):
     peak: float | None = None
     peak_label: str = ""
     log: bool = True
+    published: tuple[Series, ...] = ()
 
 
 def figure(chart: LatencyChart) -> go.Figure:
     """Two panels that share the N axis: the metric with p20-p80 whiskers, and the ratio with a 1× line."""
     fig = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.66, 0.34], vertical_spacing=0.06)
-    for s in (s for s in chart.series if s.points):
+    for s in (s for s in (*chart.series, *chart.published) if s.points):
         fig.add_trace(trace(s, chart.metric), row=1, col=1)
     for s in (s for s in chart.ratios if s.points):
         fig.add_trace(trace(s, RATIO, legend=False), row=2, col=1)
 
     upper = theme.value_range(
-        [*values(chart.series), chart.peak], log=chart.log, room_above=failure_room(chart.series)
+        [*values((*chart.series, *chart.published)), chart.peak],
+        log=chart.log,
+        room_above=failure_room(chart.series),
     )
     for cross in failure_traces(chart.series, upper, log=chart.log):
         fig.add_trace(cross, row=1, col=1)
@@ -54,13 +58,14 @@ def figure(chart: LatencyChart) -> go.Figure:
         theme.level_line(fig, chart.peak, chart.peak_label, log=chart.log, row=1, col=1)
     theme.level_line(fig, 1.0, "", row=2, col=1)
 
-    ns = seq_lens((*chart.series, *chart.ratios))
+    theirs = seq_lens(chart.published)
+    ns = [*seq_lens((*chart.series, *chart.ratios)), *theirs[:1], *theirs[-1:]]  # ticks stay ours
     fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=False), row=1, col=1)
     fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log), row=2, col=1)
     fig.update_yaxes(theme.value_axis(upper, chart.metric.title, log=chart.log), row=1, col=1)
     ratio = theme.ratio_axis(values(chart.ratios), title=f"Speed-up over {theme.safe(chart.baseline)}")
     fig.update_yaxes(ratio, row=2, col=1)
-    return theme.finish(fig, height=620)
+    return theme.finish(fig, height=620 + 28 * len(chart.published))  # on a phone each is a row of the legend
 
 
 def caption_of_peak(peak: float | None, device: str, dtype: str) -> str:

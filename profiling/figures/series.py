@@ -60,8 +60,9 @@ class Failure(NamedTuple):
 class Series(NamedTuple):
     """One line. `name` is the backend as written in a sweep, `label` what the legend says.
 
-    `modelled` lines are dashed without markers; `summary` points (imported, without samples) are hollow.
-    `style` replaces the backend's own where one chart draws the same backend twice.
+    `modelled` lines are dashed without markers; `summary` points (imported, without samples) are hollow,
+    and not `joined` where each is of another shape. `style` replaces the backend's own where one chart
+    draws the same backend twice.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Series(NamedTuple):
     modelled: bool = False
     summary: bool = False
     style: theme.Style | None = None
+    joined: bool = True
 
     @property
     def drawn_style(self) -> theme.Style:
@@ -106,7 +108,7 @@ def trace(series: Series, metric: Metric, *, legend: bool = True, whiskers: bool
         name=series.shown_name,
         legendgroup=series.name,
         showlegend=legend,
-        mode="lines" if series.modelled else "lines+markers",
+        mode="lines" if series.modelled else "lines+markers" if series.joined else "markers",
         line={"color": style.colour, "width": 2, "dash": "dash" if series.modelled else "solid"},
         marker={
             "symbol": symbol,

@@ -9,7 +9,7 @@ from profiling import units
 from profiling.analysis.curves import untiled
 from profiling.figures import latency as figures
 from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_TOKEN, Metric
-from profiling.pages import filters, lines, state, widgets
+from profiling.pages import filters, lines, published, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "latency": (LATENCY, lines.LATENCY),
@@ -35,7 +35,8 @@ def render() -> None:
         clock = filters.choose_clock(frame)
         show = filters.choose_in_page("show", "Show", list(SHOW), "latency")
         log = st.toggle("Log axes", value=True, key="log", bind="query-params")
-    choices = [*choices, baseline, chosen, clock, show]
+    laid_over = published.choose(frame, str(show.value), loaded.device)
+    choices = [*choices, baseline, chosen, clock, show, laid_over.choice]
     head.finish(choices)
 
     frame = frame[frame["clock"] == clock.value]
@@ -53,15 +54,19 @@ def render() -> None:
         peak=peak,
         peak_label=figures.caption_of_peak(peak, loaded.device.name if loaded.device else "", dtype),
         log=log,
+        published=laid_over.series,
     )
     widgets.chart(
         figures.figure(chart),
         name="latency",
         alt=f"{metric.label} against sequence length per backend, and the speed-up over {baseline.value}",
-        caption=_caption(shown, show.value, peak),
+        caption=" ".join(filter(None, (_caption(shown, show.value, peak), laid_over.caption))),
         measured=True,
     )
     widgets.table(_table(shown, baseline.value), name="latency", run_id=loaded.name)
+    if laid_over.rows is not None:
+        st.markdown(":small[The published numbers that are laid over, each with its source:]")
+        widgets.table(laid_over.rows, name="published", run_id="others")
 
 
 def _caption(shown: pd.DataFrame, show: str, peak: float | None) -> str:
