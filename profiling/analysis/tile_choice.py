@@ -2,13 +2,15 @@
 
 Tiles of a shape are measured in turns, so their rounds are paired: what a tile costs is the ratio of its
 latency to the best tile's in the same round. Its interval is Student's t on what processes or, with one or
-two of them, rounds show (`resample.noise`); which tile is the fastest of many was decided by these very
-samples, so how often a bootstrap replicate agrees is told beside it.
+two of them, rounds show (`resample.noise`); on simulated rounds of 1 to 5 processes it holds the true ratio
+of two given tiles in 93 to 98 % of cases (`tests/analysis/test_tile_choice.py`). Which tile is the fastest of
+many was decided by these very samples, so how often a bootstrap replicate agrees is told beside it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +28,8 @@ from profiling.model.tile_limits import TileLimits, tile_limits
 
 REPLICATES = 1000
 _CASE = (*KEY_FIELDS, "run_id")
-Rounds = dict[int, dict[tuple[int, int], float]]  # by row, by (process, round): log of the median ms
+OfOne = Mapping[tuple[int, int], float]  # by (process, round): log of the median ms
+Rounds = dict[int, dict[tuple[int, int], float]]  # by row
 
 
 class Price(NamedTuple):
@@ -124,11 +127,14 @@ def _choice(
     if grid.best is not None:
         ms = dict(zip(ran.index.tolist(), ran["latency_p50_ms"].astype(float).tolist(), strict=True))
         best = number[grid.best]
+
+        def priced(row: int) -> Price:
+            return price(rounds.get(row, {}), rounds.get(best, {}), ratio=ms[row] / ms[best], rng=rng)
+
         for tile, row in number.items():
-            paired = _price(ms[row] / ms[best], row, best, rounds, rng)
-            prices[tile] = Price(1.0, None) if row == best else paired
+            prices[tile] = Price(1.0, None) if row == best else priced(row)
         if free:
-            default = _price(ms[free[-1]] / ms[best], free[-1], best, rounds, rng)
+            default = priced(free[-1])
         share = _share(list(number.values()), best, rounds, rng)
     device = known_device(grid.slice.device_name)
     wanted = shape.rows[is_asked(shape.rows)]
@@ -171,7 +177,7 @@ def _rounds(samples: pd.DataFrame, shapes: list[TileRows], clock: str) -> Rounds
     return out
 
 
-def _matrix(values: dict[tuple[int, int], float]) -> np.ndarray:
+def _matrix(values: OfOne) -> np.ndarray:
     """[processes, rounds], NaN where a process has fewer."""
     by_process: dict[int, list[float]] = {}
     for (process, _), value in sorted(values.items()):
@@ -180,10 +186,16 @@ def _matrix(values: dict[tuple[int, int], float]) -> np.ndarray:
     return np.array([own + [math.nan] * (most - len(own)) for own in by_process.values()])
 
 
-def _price(ratio: float, row: int, best: int, rounds: Rounds, rng: np.random.Generator) -> Price:
-    """The paired ratio with its interval; `ratio`, that of the medians, where there are too few rounds."""
-    own, other = rounds.get(row, {}), rounds.get(best, {})
-    paired = {at: own[at] - other[at] for at in own.keys() & other.keys()}
+def price(own: OfOne, best: OfOne, *, ratio: float, rng: np.random.Generator) -> Price:
+    """A tile's latency over the best's: the ratio of paired rounds, with its interval.
+
+    Args:
+        own: by (process, round), the log of the tile's median ms.
+        best: the same of the best tile.
+        ratio: that of the medians over everything, taken where fewer than two rounds have both.
+        rng: of the bootstrap that says how far medians of few rounds scatter.
+    """
+    paired = {at: own[at] - best[at] for at in own.keys() & best.keys()}
     if len(paired) < 2:
         return Price(ratio, None)
     spread = noise([_matrix(paired)], rng)
