@@ -58,10 +58,12 @@ def make_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
 
     Values matter: constant inputs let a GPU clock higher than real ones do.
     """
-    # `meta` tensors have no values to draw.
+    # `meta` tensors have no values to draw, and to pretend it would import torch's compiler.
     generator = None if device.type == "meta" else torch.Generator(device=device).manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
+        if generator is None:
+            return torch.empty(shape, device=device, dtype=DTYPES[case.dtype])
         return torch.randn(shape, generator=generator, device=device, dtype=DTYPES[case.dtype])
 
     q_heads, kv_heads, d, dv = case.heads, case.kv_heads, case.head_dim, case.head_dim_v

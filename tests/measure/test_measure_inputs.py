@@ -115,3 +115,23 @@ def test_bytes_are_the_models(make_case, fields, direction):
     """What a graph's rotation counts is what `input_bytes` says; a forward does not read dO."""
     case = make_case(direction=direction, dtype="bf16", **fields)
     assert make_inputs(case, CPU, 0).read_bytes(direction) == input_bytes(case)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"direction": "bwd", "dtype": "bf16", **EVERYTHING},
+        {"layout": "varlen", "batch": 3, "sinks": True, "direction": "bwd"},
+        {"layout": "paged", "batch": 2, "seq_len_k": 100},
+    ],
+)
+def test_without_storage(make_case, monkeypatch, fields):
+    """On `meta` the tensors are the same but for their values, and nothing draws any."""
+    case = make_case(**fields)
+    real = make_inputs(case, CPU, 0)
+    monkeypatch.setattr(torch, "randn", None)
+    for x, y in zip(real, make_inputs(case, torch.device("meta"), 0), strict=True):
+        assert (x is None) == (y is None)
+        if x is not None:
+            assert (y.device.type, y.shape, y.stride()) == ("meta", x.shape, x.stride())
+            assert (y.dtype, y.requires_grad) == (x.dtype, x.requires_grad)
