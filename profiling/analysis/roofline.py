@@ -22,7 +22,7 @@ from profiling.analysis.curves import cases
 from profiling.case import Case
 from profiling.devices import Device, known_device
 from profiling.model.flops import flops
-from profiling.model.memory import score_matrix_bytes
+from profiling.model.naive import naive_passes
 from profiling.model.traffic import is_modelled
 from profiling.records import KEY_FIELDS
 
@@ -145,7 +145,7 @@ def _moved(case: Case, device: Device, row: dict) -> dict[str, Moved]:
 def _modelled_dram(case: Case, device: Device, row: dict) -> float | None:
     if not case.backend.startswith("naive"):
         return _known(row["est_dram_bytes"])
-    # Scores that stay in the cache: what of them reaches DRAM is not modelled.
+    # Where all stays in the cache: what of it reaches DRAM is not modelled.
     return _known(row["est_naive_bytes"]) if _is_counted_out(case) and _outgrows(case, device) else None
 
 
@@ -162,8 +162,9 @@ def _is_counted_out(case: Case) -> bool:
 
 
 def _outgrows(case: Case, device: Device) -> bool:
-    """Whether two score matrices, one pass's input and output, are more than the cache holds."""
-    return device.cache_bytes is not None and 2 * score_matrix_bytes(case).all_heads > device.cache_bytes
+    """Whether some eager kernel's input and output are more than the cache holds: two score matrices, say."""
+    largest = max(step.read_bytes + step.write_bytes for step in naive_passes(case))
+    return device.cache_bytes is not None and largest > device.cache_bytes
 
 
 def _least(known: tuple[Ceiling, ...], work: int, moved: dict[str, Moved]) -> dict[str, float]:

@@ -158,3 +158,32 @@ def test_a_link_of_the_overview_leads_to_its_evidence(visit: Page, context: Brow
         expect(sidebar.get_by_role("radio", name=asked[key][0], exact=True)).to_be_checked()
     main = other.get_by_test_id("stMain")
     expect(main.get_by_role("radio", name=asked["clock"][0], exact=True)).to_be_checked()
+
+
+def test_the_roofline_explains_the_call_that_is_chosen(visit: Page) -> None:
+    """Another backend, N and level of memory change the sentence and the axis, and stand in the address."""
+    go(visit, "Roofline")
+    main = visit.get_by_test_id("stMain")
+    expect(main.get_by_text("takes").first).to_contain_text("flash")
+    for choice, query in (("L2", "level=L2"), ("naive", "explain=naive"), ("256", "explain_n=256")):
+        main.get_by_role("radio", name=choice, exact=True).click()
+        visit.wait_for_url(re.compile(rf"[?&]{query}"))
+        settle(visit)
+    expect(main.get_by_text("takes").first).to_contain_text("At N = 256 naive")
+    expect(main.locator(".js-plotly-plot").first).to_contain_text("FLOPs a byte through the L2")
+
+
+def test_published_results_are_laid_over_on_request(visit: Page) -> None:
+    """Off at first; chosen in the sidebar, their methods join the legend and the caption names the paper."""
+    go(visit, "Latency")
+    main = visit.get_by_test_id("stMain")
+    main.get_by_role("radio", name="TFLOP/s", exact=True).click()
+    settle(visit)
+    assert "(published)" not in main.inner_text()
+    visit.get_by_test_id("stSidebar").get_by_role("combobox", name="Published results").click()
+    visit.get_by_role("option", name="H100-80GB-SXM5 fp16").click()
+    settle(visit)
+    expect(main.locator(".js-plotly-plot").first).to_contain_text("FlashAttention-3 (published)")
+    expect(main).to_contain_text("FlashAttention-3 arXiv:2407.08608")
+    expect(main).to_contain_text("another GPU or dtype than this run's")
+    assert "published=" in visit.url
