@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -12,35 +13,53 @@ from profiling.at_hand import DataOption, load_one, reject
 
 def tiles(
     run: Annotated[str, typer.Argument(metavar="RUN_OR_FILE", help="A run that asked for tiles.")],
-    backend: Annotated[Literal["flash", "tiled"], typer.Option(help="Whose tiles.")] = "flash",
+    backend: Annotated[
+        Literal["flash", "flash_portable", "tiled"] | None,
+        typer.Option(help="Whose tiles.  [default: flash where it has some]", show_default=False),
+    ] = None,
     clock: Annotated[
-        Literal["wall", "pipelined", "device", "graph", "graph_hot"],
-        typer.Option(help="Whose latencies; a CPU has wall and pipelined."),
-    ] = "device",
+        Literal["wall", "pipelined", "device", "graph", "graph_hot"] | None,
+        typer.Option(help="Whose latencies.  [default: device where there is one]", show_default=False),
+    ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every tile, with what it costs and asks for.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
     data: DataOption = None,
 ) -> None:
-    """Say which tile is fastest, how sure that is, and what another costs.
+    """Say which tile is fastest.
 
-    For every shape and N of a run that asked for tiles: the best tile, what the backend's own choice costs
-    beside it, what a latency model fitted to other shapes would have picked and what that costs, and how near
-    the best is to the limits of shared memory, registers and whole waves of blocks.
+    For every shape and N of a run that asked for tiles: the best tile and how sure that is, what the
+    backend's own choice costs beside it, what a latency model fitted to other shapes would have picked and
+    what that costs, and how near the best is to the limits of shared memory, registers and whole waves.
     """
     from profiling.analysis.tile_choice import tile_choices
+    from profiling.analysis.tiles import is_asked
     from profiling.evidence_text import tiles_text
     from profiling.store import frame, samples_frame
 
     loaded = load_one(run, data)
-    found = tile_choices(frame(loaded), samples_frame(loaded), backend=backend, clock=clock, seed=seed)
-    if not found:
+    table = frame(loaded)
+    present = table[is_asked(table)]
+    if present.empty:
         reject(
-            f"{run}: no tile of {backend} was asked for on clock {clock}: measure some with "
-            "`flashscope run data/sweeps/tiles.toml`"
+            f"{run}: asked for no tile: measure some with `flashscope run data/sweeps/tiles.toml`, or "
+            "another sweep with `tile`"
         )
-    print(tiles_text(found, loaded.run_id, clock, every))
+    chosen = backend or _usual("flash", present["backend"].tolist())
+    own = present[present["backend"] == chosen]
+    timed = clock or _usual("device", own["clock"].tolist())
+    found = tile_choices(table, samples_frame(loaded), backend=chosen, clock=timed, seed=seed)
+    if not found:
+        pairs = present[["backend", "clock"]].drop_duplicates().itertuples(index=False, name=None)
+        there = ", ".join(f"{name} on {each}" for name, each in pairs)
+        reject(f"{run}: asked for no tile of {chosen} on clock {timed or 'device'}: there is {there}")
+    print(tiles_text(found, loaded.run_id, timed, every))
+
+
+def _usual(wanted: str, present: Sequence[str]) -> str:
+    """What is wanted if it is there, else what comes first; empty where nothing is."""
+    return wanted if wanted in present else next(iter(present), "")
 
 
 def numerics(
@@ -57,6 +76,10 @@ def numerics(
             metavar="S,S,...",
             help="Compute on this CPU, too, how the error grows with the logits, such as 1,4,16,64.",
         ),
+    ] = None,
+    by: Annotated[
+        Literal["seq_len", "head_dim", "both"] | None,
+        typer.Option(help="Split the summary by N, by d or by both, too.", show_default=False),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every case instead of a summary.")] = False,
     format: Annotated[Literal["text", "json"], typer.Option()] = "text",  # noqa: A002 - the option's name
@@ -89,7 +112,8 @@ def numerics(
         print(json.dumps(evidence_text.numerics_json(points, computed), indent=1, allow_nan=False))
         return
     if points:
-        print((evidence_text.errors_text if every else evidence_text.summary_text)(points))
+        split = ("seq_len", "head_dim") if by == "both" else () if by is None else (by,)
+        print(evidence_text.errors_text(points) if every else evidence_text.summary_text(points, split))
     if computed:
         print(evidence_text.scales_text(computed))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from profiling.analysis.numerics import (
@@ -176,14 +176,16 @@ def _notes(choices: Sequence[TileChoice]) -> list[str]:
     return notes
 
 
-def summary_text(points: Sequence[ErrorPoint]) -> str:
-    """Errors by backend, dtype, direction and tensor, beside eager's."""
+def summary_text(points: Sequence[ErrorPoint], by: Collection[str] = ()) -> str:
+    """Errors by backend, dtype, direction and tensor, and by N or d where asked, beside eager's."""
     rows = [
         (
             each.backend,
             each.dtype,
             each.direction,
             each.tensor,
+            *([count_text(each.seq_len)] if "seq_len" in by else []),
+            *([count_text(each.head_dim)] if "head_dim" in by else []),
             count_text(each.points),
             ratio_text(each.median_ratio),
             ratio_text(each.worst_ratio),
@@ -192,10 +194,13 @@ def summary_text(points: Sequence[ErrorPoint]) -> str:
             count_text(each.beyond),
             "" if each.worst is None else each.worst.label,
         )
-        for each in summaries(points)
+        for each in summaries(points, by)
     ]
     header = (
-        *("backend", "dtype", "pass", "tensor", "cases", "of eager's (median)", "worst", "its error"),
+        *("backend", "dtype", "pass", "tensor"),
+        *(["N"] if "seq_len" in by else []),
+        *(["d"] if "head_dim" in by else []),
+        *("cases", "of eager's (median)", "worst", "its error"),
         *("most of the allowed", "beyond it", "where it is worst"),
     )
     return f"{_ERRORS}\n{table(header, rows)}\n{_RULE}"

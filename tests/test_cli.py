@@ -171,7 +171,7 @@ class TestHelp:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0
         loaded = set(done.stdout.partition("LOADED")[2].split())
-        names = ("__main__", "at_hand", "comparing", "importing")  # what holds its options
+        names = ("__main__", "at_hand", "comparing", "evidence", "importing")  # what holds its options
         light = {f"profiling.{name}" for name in names}
         assert {name for name in loaded if name.startswith("profiling.")} <= light
         heavy = {"torch", "triton", "numpy", "pandas", "scipy", "plotly", "streamlit", "rich"}

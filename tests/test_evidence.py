@@ -11,7 +11,13 @@ from profiling.evidence_text import numerics_json, summary_text, tiles_text
 from profiling.records import TensorError
 from profiling.store import frame, samples_frame
 from profiling.units import GROUP
-from tests.synthetic import failed_measurement, synthetic_case, synthetic_run, write_synthetic
+from tests.synthetic import (
+    failed_measurement,
+    synthetic_case,
+    synthetic_environment,
+    synthetic_run,
+    write_synthetic,
+)
 
 TILES = ((64, 64), (128, 64), (128, 128), (256, 256))
 
@@ -77,9 +83,9 @@ class TestTiles:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (["plain"], "plain: no tile of flash was asked for on clock device: measure some with"),
-            (["tiles", "--clock", "wall"], "no tile of flash was asked for on clock wall"),
-            (["tiles", "--backend", "tiled"], "no tile of tiled was asked for"),
+            (["plain"], "plain: asked for no tile: measure some with"),
+            (["tiles", "--clock", "wall"], "no tile of flash on clock wall: there is flash on device"),
+            (["tiles", "--backend", "tiled"], "no tile of tiled on clock device: there is flash on device"),
             (["nothing"], "nothing: no such file"),
         ],
     )
@@ -89,6 +95,21 @@ class TestTiles:
         assert (code, out) == (2, "")
         assert said in err
         assert len(err.strip().splitlines()) == 1
+
+    def test_a_cpus_tiles_need_no_option(self, flashscope, tmp_path):
+        """Backend and clock are those that have tiles: `tiled` by the wall clock."""
+        run = synthetic_run(
+            run_id="cpu",
+            backends=("tiled",),
+            seq_lens=(256,),
+            tiles=TILES,
+            environment=synthetic_environment("a CPU", "cpu"),
+        )
+        write_synthetic(run, tmp_path / "runs" / "cpu.jsonl")
+        code, out, _ = flashscope("tiles", "cpu", "--data", tmp_path)
+        assert code == 0
+        assert out.startswith("cpu, tiled, wall clock")
+        assert "No model's pick" in out
 
     def test_a_shape_without_samples_or_best_is_told(self):
         """Summaries alone, and a shape on which nothing ran: no interval, no best, and words for both."""
@@ -120,6 +141,17 @@ class TestNumerics:
             for name in ("naive", "flash")
         ]
         assert {line[5] for line in table} == {"1.07×"}  # 0.0031 / 0.0029
+
+    @pytest.mark.parametrize(
+        ("by", "lines", "columns"),
+        [("seq_len", 8, ["N"]), ("head_dim", 4, ["d"]), ("both", 8, ["N", "d"])],
+    )
+    def test_a_summary_by_n_and_d(self, flashscope, data, by, lines, columns):
+        """Two N at one head dim: a line for each."""
+        _, out, _ = flashscope("numerics", "plain", "--by", by, "--data", data)
+        header, *table = rows(out, "backend")
+        assert header[4:5] + header[5:6] * (len(columns) - 1) == columns
+        assert sum(line[0] in ("naive", "flash") for line in table) == lines
 
     def test_every_case(self, flashscope, data):
         """`--all` has a line a case and tensor."""

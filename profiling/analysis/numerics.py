@@ -9,7 +9,7 @@ the rule is under Words in CONTRIBUTING.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,9 @@ from profiling.records import Measurement, TensorError
 
 # In the order in which they are shown; `worst` is of imports, which know no single tensor.
 TENSORS: tuple[str, ...] = ("out", "lse", "dq", "dk", "dv", "dbias", "dsinks", "worst")
+
+
+_Group = tuple[str, str, str, str]  # backend, dtype, direction, tensor
 
 
 class ErrorPoint(NamedTuple):
@@ -60,6 +63,8 @@ class ErrorSummary(NamedTuple):
         worst_rel_error: its relative error.
         most_used: the largest share of what is allowed; None where none is known.
         beyond: how many cases are not within what is allowed, or not finite.
+        seq_len: N (of the keys), where the summary is of one N.
+        head_dim: d, where it is of one d.
     """
 
     backend: str
@@ -73,6 +78,8 @@ class ErrorSummary(NamedTuple):
     worst_rel_error: float | None
     most_used: float | None
     beyond: int
+    seq_len: int | None = None
+    head_dim: int | None = None
 
 
 def ratio_to_eager(error: TensorError) -> float | None:
@@ -114,16 +121,23 @@ def error_points(measurements: Iterable[Measurement]) -> list[ErrorPoint]:
     return found
 
 
-def summaries(points: Sequence[ErrorPoint]) -> list[ErrorSummary]:
-    """A summary for each backend, dtype, direction and tensor, in order of first appearance."""
-    groups: dict[tuple[str, str, str, str], list[ErrorPoint]] = {}
+def summaries(points: Sequence[ErrorPoint], by: Collection[str] = ()) -> list[ErrorSummary]:
+    """A summary for each backend, dtype, direction and tensor, in order of first appearance.
+
+    Args:
+        points: of one run.
+        by: `seq_len`, `head_dim` or both: a summary for each of these, too.
+    """
+    groups: dict[tuple[_Group, int | None, int | None], list[ErrorPoint]] = {}
     for point in points:
-        key = (point.backend, point.case.dtype, point.case.direction, point.tensor)
-        groups.setdefault(key, []).append(point)
-    return [_summary(key, own) for key, own in groups.items()]
+        case = point.case
+        group = (point.backend, case.dtype, case.direction, point.tensor)
+        n, d = case.seq_len_k if "seq_len" in by else None, case.head_dim if "head_dim" in by else None
+        groups.setdefault((group, n, d), []).append(point)
+    return [_summary(group, own)._replace(seq_len=n, head_dim=d) for (group, n, d), own in groups.items()]
 
 
-def _summary(key: tuple[str, str, str, str], points: list[ErrorPoint]) -> ErrorSummary:
+def _summary(key: _Group, points: list[ErrorPoint]) -> ErrorSummary:
     ratios = [(point.ratio, point) for point in points if point.ratio is not None]
     shares = [point.used for point in points if point.used is not None]
     worst_ratio, worst = max(ratios, key=lambda pair: pair[0]) if ratios else (None, None)

@@ -130,6 +130,17 @@ def test_groups_are_kept_apart() -> None:
     assert all(each.median_ratio == pytest.approx(31 / 29) for each in found)
 
 
+def test_summaries_of_one_n_or_one_d() -> None:
+    """Asked for by N or d they say which; otherwise they are over all of them."""
+    run = synthetic_run(backends=("flash",), seq_lens=(64, 128), head_dims=(64, 128), clocks=("wall",))
+    points = error_points(run.measurements)
+    assert [(x.seq_len, x.head_dim, x.points) for x in summaries(points)] == [(None, None, 4)]
+    found = summaries(points, ("seq_len",))
+    assert [(x.seq_len, x.head_dim, x.points) for x in found] == [(64, None, 2), (128, None, 2)]
+    both = {(x.seq_len, x.head_dim): x.points for x in summaries(points, ("seq_len", "head_dim"))}
+    assert both == {(n, d): 1 for n in (64, 128) for d in (64, 128)}
+
+
 @given(st.lists(st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)), min_size=1, max_size=20))
 def test_the_median_is_never_above_the_worst(errors: list[tuple[float, float]]) -> None:
     """For any errors, and the worst ratio belongs to a case of the group."""
