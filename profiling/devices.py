@@ -32,8 +32,8 @@ class Device(BaseModel):
     Peaks are dense (no structured sparsity) with fp32 accumulation, in TFLOP/s. `sram_bytes` is the
     shared memory one block can use; `llc_bytes` a last-level cache behind the L2, where there is one.
     `l2_bytes_per_clock` is what the L2 hands to all SMs in one of their clocks, as `l2_source` says it.
-    What starts with `measured_` was seen on a card of this kind, as `measured_source` says: a copy's bytes
-    read and written, and the rate of a large matrix product in 16 bits.
+    What starts with `measured_` was seen on a card of this kind, as `measured_source` says: what reading from
+    the L2 reaches, a copy's bytes read and written, and the rate of a large matrix product in 16 bits.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -57,6 +57,7 @@ class Device(BaseModel):
     fp32_tflops: Positive | None = None
     fp8_tflops: Positive | None = None
     memory_bytes: Count | None = None
+    measured_l2_gbs: Positive | None = None
     measured_dram_gbs: Positive | None = None
     measured_tensor_tflops: Positive | None = None
     measured_source: str = ""
@@ -74,7 +75,8 @@ class Device(BaseModel):
     def _figures_have_a_source(self) -> Device:
         if self.l2_bytes_per_clock is not None and not self.l2_source:
             raise ValueError("l2_bytes_per_clock needs an l2_source")
-        if (self.measured_dram_gbs or self.measured_tensor_tflops) and not self.measured_source:
+        measured = (self.measured_l2_gbs, self.measured_dram_gbs, self.measured_tensor_tflops)
+        if any(measured) and not self.measured_source:
             raise ValueError("measured figures need a measured_source")
         return self
 

@@ -113,6 +113,7 @@ def test_an_unknown_device_is_refused_with_the_list(asked: str) -> None:
         ('[[device]]\nname = "X"\nconfidence = "A"\nl2_mib = 6\nllc_mib = 4', "llc_bytes must be at least"),
         ('[[device]]\nname = "X"\nconfidence = "A"\nl2_bytes_per_clock = 64', "needs an l2_source"),
         ('[[device]]\nname = "X"\nconfidence = "A"\nmeasured_dram_gbs = 1', "need a measured_source"),
+        ('[[device]]\nname = "X"\nconfidence = "A"\nmeasured_l2_gbs = 1', "need a measured_source"),
         (
             '[[device]]\nname = "X"\nconfidence = "A"\n[[device]]\nname = "Y"\naliases = ["nvidia x"]\n'
             'confidence = "A"',

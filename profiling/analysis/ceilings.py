@@ -67,6 +67,8 @@ def ceilings(case: Case, device: Device, clock_mhz: float | None) -> tuple[Ceili
         found.append(Ceiling("dram", device.dram_bandwidth_gbs / 1e3, False, device.source))
     if device.measured_tensor_tflops is not None and case.dtype in ("fp16", "bf16"):
         found.append(Ceiling("tensor", device.measured_tensor_tflops, True, device.measured_source))
+    if device.measured_l2_gbs is not None:
+        found.append(Ceiling("l2", device.measured_l2_gbs / 1e3, True, device.measured_source))
     if device.measured_dram_gbs is not None:
         found.append(Ceiling("dram", device.measured_dram_gbs / 1e3, True, device.measured_source))
     return tuple(found)

@@ -138,7 +138,7 @@ def test_narrow_tiles_are_bound_by_the_l2(table):
 def test_ceilings_have_a_rate_and_a_source(table):
     """Four in the catalogue and two measured on an H200; the exponentials' share grows as d falls."""
     case = pick(roofs(table), "flash", 16384).case
-    known = ceilings(case, H200, 1980)
+    known = ceilings(case, H200.model_copy(update={"measured_l2_gbs": None}), 1980)
     assert [(x.name, x.measured) for x in known] == [
         *(("tensor", False), ("exp", False), ("l2", False), ("dram", False)),
         *(("tensor", True), ("dram", True)),
@@ -149,6 +149,8 @@ def test_ceilings_have_a_rate_and_a_source(table):
     assert by_name["exp"] == pytest.approx(16 * 132 * 1.98e9 * 4 * 128 / 1e12)
     half = case.model_copy(update={"head_dim": 64, "head_dim_v": 64})
     assert {x.name: x.rate for x in ceilings(half, H200, 1980)}["exp"] == pytest.approx(by_name["exp"] / 2)
+    seen = H200.model_copy(update={"measured_l2_gbs": 6000.0})
+    assert ("l2", 6.0) in {(x.name, x.rate) for x in ceilings(case, seen, 1980) if x.measured}
     measured = {x.name: x.rate for x in known if x.measured}
     assert measured["tensor"] < by_name["tensor"]
     assert measured["dram"] < by_name["dram"]
