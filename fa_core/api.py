@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 
 import torch
 
+from fa_core import plan
 from fa_core.band import Band, make_band
 from fa_core.naive import naive_attention
 from fa_core.policy import FLASH_IMPLS, NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
@@ -22,6 +23,7 @@ from fa_core.validation import (
 )
 
 IMPLS: tuple[str, ...] = ("auto", *NAMED_IMPLS)
+_PLANS = plan.Plans()
 _TILED_IMPLS = ("flash", "flash_portable", "tiled")
 
 
@@ -76,7 +78,7 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
 
 def kernels_of(impl: str) -> str | None:
     """Which kernels a name of `flash` means, as `fa_core.op` calls them; None for other implementations."""
-    return {"flash": "auto", "flash_portable": "portable", "flash_hopper": "hopper"}.get(impl)
+    return {"flash": "portable", "flash_portable": "portable", "flash_hopper": "hopper"}.get(impl)
 
 
 def _policy_choice(
@@ -165,11 +167,11 @@ def _kernels_text(
 ) -> str:
     from fa_core.op import why_portable
 
-    if impl == "flash_portable":
-        return "the portable kernels"
     if reason := why_portable(q, k, v, band, **extra):
-        return f"the portable kernels, because for those of sm_90 {reason}"
-    return "the kernels for sm_90"
+        if impl == "flash_hopper":
+            return f"but the kernels for sm_90 cannot take this call: {reason}"
+        return f"the kernels for sm_90 could not: {reason}"
+    return "the kernels for sm_90" if impl == "flash_hopper" else "impl='flash_hopper' could, too"
 
 
 def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -279,9 +281,9 @@ def attention(
             hides a pair. Differentiable.
         sinks: (heads,), for each head one more score in the softmax whose key has no value. Differentiable.
         scale: factor on q kᵀ; 1/sqrt(head_dim) when None.
-        impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256; on sm_90 its kernels for that where they
-            can take the call; `flash_hopper` takes no other, `flash_portable` never those), `tiled` (the
-            same algorithm in plain PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a
+        impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), for now the same as `flash_portable`;
+            `flash_hopper` (kernels for sm_90 alone; plain scores in fp16 and bf16), `tiled` (the same
+            algorithm in plain PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a
             pinned `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is what `policy` says,
             and without a rule `flash` where it can run and `naive` elsewhere; `explain` says which and why.
         policy: rules for `auto`, from `load_policy`; they must have been measured on a device of q's kind.
@@ -289,9 +291,9 @@ def attention(
             16, 32, 64, 128 or 256.
         block_n: keys of the tile. In the backward the tile is that of the kernel that forms dK and dV.
         deterministic: ask for bitwise equal results on every run, as `torch.use_deterministic_algorithms`
-            does for all. Of `flash` the backward for sm_90 is slower with it, and without it adds dQ in no
-            fixed order; all else of `flash`, `tiled` and `naive` is so anyway. For SDPA it switches
-            PyTorch's own flag for the length of the call.
+            does for all. `flash_hopper` without it adds dQ in no fixed order where head_dim is at most 128,
+            and is slower with it there; all else of ours is so anyway. For SDPA it switches PyTorch's own
+            flag for the length of the call.
         return_lse: also return the natural log-sum-exp of each row (batch, heads, seq_len_q), sink included.
 
     Returns:
@@ -303,6 +305,13 @@ def attention(
             implementation that has none, or a policy of another device.
         NotImplementedError: the named implementation cannot take these tensors or options, or return an lse.
     """
+    kind = None
+    if impl == "flash_hopper" and not plan.watched():
+        more = (alibi_slopes, softcap, bias, sinks, policy, block_m, block_n, return_lse or None)
+        options = (causal, causal_align, window, scale)
+        kind = None if any(x is not None for x in more) else plan.key_of(q, k, v, options)
+        if kind is not None and (planned := _PLANS.get(kind)) is not None:
+            return planned(q, k, v)[0]
     q, k, v = autocast_together(q, k, v)
     check_tensors(q, k, v)
     check_scores(q, q.shape[0], q.shape[1], softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
@@ -336,8 +345,10 @@ def attention(
         return tiled(q, k, v, **masks, **rules, return_lse=return_lse, **asked)
     if (kernels := kernels_of(impl)) is not None:
         check_flash(q, v)
-        from fa_core.op import flash_attention
+        from fa_core.op import flash_attention, plan_hopper
 
+        if kind is not None:
+            _PLANS.put(kind, lambda: plan_hopper(q, k, v, band, scale))
         if bias is not None:
             # Rows and columns broadcast by strides of 0; autograd sums their gradients again.
             bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])

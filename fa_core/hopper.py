@@ -50,9 +50,9 @@ class BackwardTile(NamedTuple):
     engine: bool = False
 
 
-_FORWARD_SMALL = ForwardTile()
-_FORWARD_64 = ForwardTile(192, 128, 2, True, 160, 32)
-_FORWARD_256 = ForwardTile(128, 64, 2, False)
+_FORWARD_NARROW = ForwardTile(128, 64, 3)  # wastes less on the diagonal
+_FORWARD_TALL = ForwardTile(192, 128, 2, True, 160, 32)
+_FORWARD_WIDE = ForwardTile(128, 64, 2, False)
 # Where every key is seen, and under a band.
 _BACKWARD = {
     64: (BackwardTile(128, 128), BackwardTile(128, 128, 2, True)),
@@ -69,9 +69,13 @@ def padded_width(d: int) -> int:
 def forward_tile(p: Problem) -> ForwardTile:
     """The forward's tile, found on an H200 by tests/benchmarks/tune_hopper.py."""
     n_q, n_k, width = p.q.shape[2], p.k.shape[2], padded_width(p.q.shape[3])
-    tile = {64: _FORWARD_64, 128: _FORWARD_SMALL, 256: _FORWARD_256}[width]
-    if width == 64 and n_q < (8192 if p.masked else 2048):  # 192 rows leave more of the last tile empty
-        tile = _FORWARD_SMALL
+    tile = ForwardTile()
+    if width == 256:
+        tile = _FORWARD_WIDE
+    elif p.masked and n_k <= 1024:
+        tile = _FORWARD_NARROW
+    elif width == 64 and n_q >= (4096 if p.masked else 2048):  # of fewer, 192 rows leave too much of the last
+        tile = _FORWARD_TALL
     return tile._replace(persistent=not p.masked or n_k * width < MANY_KEYS)
 
 
@@ -238,17 +242,19 @@ def backward_launches(
 ) -> list[Launch]:
     """All of the backward into dq, dk, dv, shaped as q, k, v; `s.delta` is not used.
 
-    The fused kernel adds dQ in fp32 in no fixed order; with `deterministic` a kernel of its own forms dQ.
+    One kernel forms all and adds dQ in fp32 in no fixed order; with `deterministic`, and where a program has
+    64 keys, another forms dQ.
     """
     batch, heads, n_q, d = p.q.shape
     kv_heads, n_k = p.k.shape[1], p.k.shape[2]
     dq, dk, dv = grads
     width, tile = padded_width(d), tile or backward_tile(p)
+    divided = deterministic or tile.keys == 64
     dout = s.dout if not _fault(s.dout) else s.dout.contiguous()
     tiles_q = math.ceil(n_q / tile.block_m)
     padded = tiles_q * tile.block_m
     lse, delta = p.q.new_empty((2, batch * heads * tiles_q, tile.block_m), dtype=torch.float32)
-    total = None if deterministic else p.q.new_empty((batch * heads * padded, width), dtype=torch.float32)
+    total = None if divided else p.q.new_empty((batch * heads * padded, width), dtype=torch.float32)
     half = width // 2 if tile.block_m == 64 else width
     scale_log2 = p.scale * LOG2E
     rows_grid = (padded // 64 * batch * heads,)
@@ -278,8 +284,8 @@ def backward_launches(
         ),
         {
             **_band(p), "EVEN_N": n_k % tile.keys == 0, "ALONE": heads == kv_heads, "D": width,
-            "KEYS": tile.keys, "BLOCK_M": tile.block_m, "STAGES": tile.stages, "SUM_DQ": not deterministic,
-            "ENGINE": tile.engine and not deterministic, "COMPUTE_REGISTERS": 240, "num_warps": 4,
+            "KEYS": tile.keys, "BLOCK_M": tile.block_m, "STAGES": tile.stages, "SUM_DQ": not divided,
+            "ENGINE": tile.engine and not divided, "COMPUTE_REGISTERS": 240, "num_warps": 4,
         },
     )  # fmt: skip
     if total is None:

@@ -108,20 +108,21 @@ class Launch(NamedTuple):
     args: tuple[Any, ...]
     constants: dict[str, Any]
 
-    def run(self) -> None:
+    def run(self) -> Any:
         """Launch on the current device, if there is anything to do; on `meta` tensors only compile.
+
+        Returns the compiled kernel, or None.
 
         Raises:
             NotImplementedError: the tile does not fit the device.
         """
         if 0 in self.grid:
-            return
+            return None
         first = self.args[0]
         if getattr(first, "base", first).is_meta:  # of a descriptor, the tensor it describes
-            self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
-            return
+            return self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
         try:
-            self.kernel[self.grid](*self.args, **self.constants)
+            return self.kernel[self.grid](*self.args, **self.constants)
         except OutOfResources as error:
             tile = f"{self.constants.get('BLOCK_M', '-')} x {self.constants.get('BLOCK_N', '-')}"
             raise NotImplementedError(

@@ -16,6 +16,7 @@ from fa_core import autotune, hopper, launch
 from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.launch import Problem, Saved
+from fa_core.plan import Plan, PlannedForward
 
 _SHARED = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? cu_q, Tensor? cu_k, "
@@ -74,6 +75,24 @@ def why_portable(
         return _NO_TILE
     more = (bias, alibi_slopes, sinks, None, None, None, 1.0, *band, softcap or 0.0)
     return hopper.why_not(_problem((q, k, v, *more)))
+
+
+def plan_hopper(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, band: Band, scale: float
+) -> PlannedForward | None:
+    """A plan for dense calls like this one on the kernels for sm_90; None where they cannot take it."""
+    if not 0 < scale < math.inf:
+        return None
+    p = _problem((q, k, v, *[None] * 6, scale, *band, 0.0))
+    if q.is_meta or q.numel() == 0 or hopper.why_not(p):
+        return None
+    out, statistics = _forward_outputs(p)
+    row_max, log_sum = statistics.unbind()
+    step = hopper.forward_launch(p, out, row_max, log_sum)
+    with launch.device_guard(q):
+        compiled = step.run()
+    tensors = {"q": q, "k": k, "v": v, "out": out, "row_max": row_max, "log_sum": log_sum}
+    return PlannedForward(q.device, Plan(step, compiled, tensors))
 
 
 def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:

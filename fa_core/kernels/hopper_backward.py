@@ -1,10 +1,11 @@
-"""The fused backward for sm_90, in Gluon: five matrix products a tile, dQ summed in global memory.
+"""The backward for sm_90, in Gluon: dK and dV of a program's keys, and where they are 128 the sum of dQ.
 
 A program has KEYS keys of one key head: two computing groups, and a warp that copies. What the groups divide
-between them is in `hopper_keys` (the keys, where head_dim is at most 128) and in `hopper_products`.
+between them is in `hopper_keys` (128 keys, where head_dim is at most 128) and in `hopper_products` (the two
+sums of 64 keys).
 
-dQ is added in fp32, in no fixed order. For gradients that are the same bit for bit there is SUM_DQ=False,
-which leaves dQ to `hopper_dq_kernel`.
+With SUM_DQ it is one kernel of five matrix products a tile, and dQ is added in fp32, in no fixed order. For
+gradients that are the same bit for bit, and for 64 keys, dQ is left to `hopper_dq_kernel`.
 """
 
 from triton.experimental import gluon
@@ -67,7 +68,7 @@ def hopper_backward_kernel(
     ENGINE: gl.constexpr,  # dQ is added by the copy engine, else by vector atomics
     COMPUTE_REGISTERS: gl.constexpr,
 ):
-    """dK, dV and the sum of dQ. Grid: (key tiles * batch * kv_heads,)."""
+    """dK, dV and, with SUM_DQ, the sum of dQ. Grid: (key tiles * batch * kv_heads,)."""
     k_tile = gl.allocate_shared_memory(K.dtype, [1, 1, KEYS, D], K.layout)
     v_tile = gl.allocate_shared_memory(K.dtype, [1, 1, KEYS, D], K.layout)
     q_ring = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, BLOCK_M, D], Q.layout)
@@ -103,7 +104,7 @@ def hopper_backward_kernel(
         mbarrier.init(do_full.index(i), count=1)
         mbarrier.init(q_empty.index(i), count=2)
     for i in gl.static_range(2):
-        mbarrier.init(ds_full.index(i), count=KEYS // 64)
+        mbarrier.init(ds_full.index(i), count=2)
         mbarrier.init(ds_empty.index(i), count=2)
         mbarrier.init(p_full.index(i), count=1)
         mbarrier.init(p_empty.index(i), count=1)
@@ -123,30 +124,18 @@ def hopper_backward_kernel(
     if KEYS == 128:
         gl.warp_specialize(
             [
-                (
-                    compute_keys,
-                    (computing, 0, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE, SUM_DQ, ENGINE),
-                ),
-                (
-                    compute_keys,
-                    (computing, 1, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE, SUM_DQ, ENGINE),
-                ),
+                (compute_keys, (computing, 0, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE, SUM_DQ, ENGINE)),
+                (compute_keys, (computing, 1, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE, SUM_DQ, ENGINE)),
                 (copy_queries, (copying, KEYS, BLOCK_M, STAGES, LEFT, RIGHT)),
             ],
             [4, 1],
             [COMPUTE_REGISTERS, 24],
-        )
+        )  # fmt: skip
     else:
         gl.warp_specialize(
             [
-                (
-                    compute_products,
-                    (computing, 0, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE, SUM_DQ, ENGINE),
-                ),
-                (
-                    compute_products,
-                    (computing, 1, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE, SUM_DQ, ENGINE),
-                ),
+                (compute_products, (computing, 0, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE)),
+                (compute_products, (computing, 1, D, KEYS, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N, ALONE)),
                 (copy_queries, (copying, KEYS, BLOCK_M, STAGES, LEFT, RIGHT)),
             ],
             [4, 1],

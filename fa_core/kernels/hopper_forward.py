@@ -26,6 +26,7 @@ LENGTHS = (
     "n_tiles",
     "tiles_per_head",
     "group_heads",
+    "n_heads",
     "heads",
     "group",
     "n_q",

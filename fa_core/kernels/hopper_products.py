@@ -1,14 +1,14 @@
-"""The fused backward for sm_90, the products divided: for head_dim up to 256.
+"""The backward for sm_90, the products divided: dK and dV for head_dim up to 256.
 
 There dK and dV of 64 keys fill the registers of a computing group each. So a program has 64 keys, and each
 of its two groups has one of the two sums. They walk over the query tiles of every query head of the group:
 
     the first has S^T = K Q^T, P^T = exp2(S^T - LSE), which goes to shared memory, and dV += P^T dO;
-    the second has dP^T = V dO^T, dS^T = P^T (dP^T - delta), which goes there too, and dK += dS^T Q;
-    both add half of the columns of dQ += dS K of the step before.
+    the second has dP^T = V dO^T, dS^T = P^T (dP^T - delta), and dK += dS^T Q.
 
-P and dS have two buffers each, so the first group can be a step ahead: its exponentials run while the tensor
-cores work for the second.
+P has two buffers, so the first group can be a step ahead: its exponentials run while the tensor cores work
+for the second. dQ is left to `hopper_dq_kernel`: adding it here, too, was slower (1.25 against 1.32 of cuDNN's
+speed without a mask), because a program of 64 keys would add twice as often as one of 128.
 """
 
 from triton.experimental import gluon
@@ -23,29 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from fa_core.kernels.gluon_names import async_store, barrier
 from fa_core.kernels.hopper_tiles import ROWS, place_keys
-from fa_core.kernels.hopper_walk import issue_dq, seen_only, send_dq, times, walk_heads
-
-
-@gluon.jit
-def _finish_step(
-    token, step, stage, before, fixed, FIRST: gl.constexpr, GROUP: gl.constexpr, D: gl.constexpr,
-    BLOCK_M: gl.constexpr, SUM_DQ: gl.constexpr, ENGINE: gl.constexpr,
-):  # fmt: skip
-    """Wait for the group's own sum, give the queries back, and add half of dQ of the step before."""
-    operands, _rings, bars, buffers, _keys, _band, _n_k, _scale_log2, total = fixed
-    k_tile = operands[2]
-    q_empty, ds_full, ds_empty = bars[1], bars[3], bars[4]
-    ds_tiles, dq_tiles = buffers[0], buffers[1]
-    if SUM_DQ and not FIRST:
-        dq_token = issue_dq(k_tile, ds_tiles, ds_full, step - 1, GROUP, D, BLOCK_M)
-        found = warpgroup_mma_wait(1, [token])
-        mbarrier.arrive(q_empty.index(stage), count=1)
-        dq = warpgroup_mma_wait(0, [dq_token])
-        send_dq(total, dq, dq_tiles, ds_empty, step - 1, before, GROUP, D, BLOCK_M, ENGINE)
-    else:
-        found = warpgroup_mma_wait(0, [token])
-        mbarrier.arrive(q_empty.index(stage), count=1)
-    return found
+from fa_core.kernels.hopper_walk import seen_only, times, walk_heads
 
 
 @gluon.jit
@@ -58,7 +36,7 @@ def _values_step(
     operands, rings, bars, buffers, keys, band, n_k, scale_log2, _total = fixed
     k = operands[0]
     q_ring, do_ring, lse_ring, _delta_ring = rings
-    q_full, _q_empty, do_full, _ds_full, _ds_empty, p_full, p_empty = bars
+    q_full, q_empty, do_full, _ds_full, _ds_empty, p_full, p_empty = bars
     p_tiles = buffers[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sums.type.layout, 2)
@@ -79,7 +57,9 @@ def _values_step(
     mbarrier.arrive(p_full.index(buffer), count=1)
     mbarrier.wait(do_full.index(stage), phase)
     token = warpgroup_mma(gl.convert_layout(probs, operand), do, sums, is_async=True)
-    return _finish_step(token, step, stage, before, fixed, FIRST, GROUP, D, BLOCK_M, SUM_DQ, ENGINE)
+    sums = warpgroup_mma_wait(0, [token])
+    mbarrier.arrive(q_empty.index(stage), count=1)
+    return sums
 
 
 @gluon.jit
@@ -92,8 +72,8 @@ def _keys_step(
     operands, rings, bars, buffers, _keys, _band, _n_k, _scale_log2, _total = fixed
     v = operands[1]
     q_ring, do_ring, _lse_ring, delta_ring = rings
-    q_full, _q_empty, do_full, ds_full, ds_empty, p_full, p_empty = bars
-    ds_tiles, p_tiles = buffers[0], buffers[2]
+    q_full, q_empty, do_full, _ds_full, _ds_empty, p_full, p_empty = bars
+    p_tiles = buffers[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, sums.type.layout, 2)
     stage, phase = step % STAGES, (step // STAGES) & 1
@@ -108,28 +88,25 @@ def _keys_step(
     probs = p_tiles.index(buffer).load(layout)
     mbarrier.arrive(p_empty.index(buffer), count=1)
     ds = times(probs, dp - delta)
-    if SUM_DQ:
-        mbarrier.wait(ds_empty.index(buffer), buffer_phase ^ 1)
-        ds_tiles.index(buffer).store(ds)
-        fence_async_shared()
-        mbarrier.arrive(ds_full.index(buffer), count=1)
     mbarrier.wait(q_full.index(stage), phase)
     token = warpgroup_mma(gl.convert_layout(ds, operand), q, sums, is_async=True)
-    return _finish_step(token, step, stage, before, fixed, FIRST, GROUP, D, BLOCK_M, SUM_DQ, ENGINE)
+    sums = warpgroup_mma_wait(0, [token])
+    mbarrier.arrive(q_empty.index(stage), count=1)
+    return sums
 
 
 @gluon.jit
 def compute_products(
     given, GROUP: gl.constexpr, D: gl.constexpr, KEYS: gl.constexpr, BLOCK_M: gl.constexpr,
     STAGES: gl.constexpr, LEFT: gl.constexpr, RIGHT: gl.constexpr, EVEN_N: gl.constexpr,
-    ALONE: gl.constexpr, SUM_DQ: gl.constexpr, ENGINE: gl.constexpr,
+    ALONE: gl.constexpr,
 ):  # fmt: skip
     """One computing group: dV of the program's keys, or dK."""
     written, total, kv_tiles, rings, bars, buffers, shape, band, tiles_q, scale, scale_log2 = given
     dK, dV = written
     k_all, v_all = kv_tiles
     kv_full, turns = bars
-    ds_empty, p_empty = turns[4], turns[6]
+    p_empty = turns[6]
     acc_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
     batch, kv_head, start_n, begin, cut, uncut, end = place_keys(shape, band, KEYS, BLOCK_M, LEFT, RIGHT)
@@ -145,7 +122,7 @@ def compute_products(
     if GROUP == 0:
         sums, step = walk_heads(
             sums, heads, tiles_q, tiles, fixed, _values_step, GROUP, D, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N,
-            ALONE, SUM_DQ, ENGINE,
+            ALONE, False, False,
         )  # fmt: skip
         # The other group has read the last P, and so has done with V, whose room this takes.
         mbarrier.wait(p_empty.index((step - 1) % 2), ((step - 1) // 2) & 1)
@@ -157,12 +134,9 @@ def compute_products(
     else:
         sums, step = walk_heads(
             sums, heads, tiles_q, tiles, fixed, _keys_step, GROUP, D, BLOCK_M, STAGES, LEFT, RIGHT, EVEN_N,
-            ALONE, SUM_DQ, ENGINE,
+            ALONE, False, False,
         )  # fmt: skip
-        if SUM_DQ:
-            # The other group may still read K for its share of the last dQ.
-            mbarrier.wait(ds_empty.index((step - 1) % 2), ((step - 1) // 2) & 1)
-            barrier()
+        # The other group has done with K: its last P was made of it.
         k_tile.store((sums * scale).to(k_all.dtype))
         fence_async_shared()
         barrier()

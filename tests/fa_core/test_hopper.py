@@ -218,12 +218,13 @@ def test_an_old_triton_gets_the_portable_kernels(sm_90, monkeypatch):
 def test_explain_says_which_kernels(sm_90):
     """`explain` names the kernels, and why not those for sm_90."""
     q = torch.empty(2, 4, 256, 64, dtype=torch.bfloat16, device="meta")
-    assert explain(q, q, q) == "flash: it can take these tensors; the kernels for sm_90"
-    assert explain(q, q, q, impl="flash_portable") == "flash_portable: asked for; the portable kernels"
+    assert explain(q, q, q, impl="flash_hopper") == "flash_hopper: asked for; the kernels for sm_90"
+    assert explain(q, q, q) == "flash: it can take these tensors; impl='flash_hopper' could, too"
     assert explain(q, q, q, softcap=2.0) == (
-        "flash: it can take these tensors; the portable kernels, because for those of sm_90 bias, ALiBi and "
-        "softcap must be absent"
+        "flash: it can take these tensors; the kernels for sm_90 could not: bias, ALiBi and softcap must be "
+        "absent"
     )
+    assert "cannot take this call: queries must be more" in explain(q[:, :, :4], q, q, impl="flash_hopper")
     assert "no tile must be asked for" in explain(q, q, q, impl="flash", block_m=64, block_n=64)
 
 
@@ -236,10 +237,13 @@ def test_asked_for_where_they_cannot_run():
 
 
 def test_tiles_follow_the_shape(sm_90):
-    """A tile of 192 queries only where few are left over; the hardware's order for long masked heads."""
+    """192 queries only where few are left over, narrow tiles for short masked heads, the hardware's order
+    for long ones.
+    """
     assert hopper.forward_tile(_problem(n_q=512)).block_m == 128
     assert hopper.forward_tile(_problem(n_q=4096, n_k=4096)).block_m == 192
-    assert hopper.forward_tile(_problem(n_q=4096, n_k=4096, right=0)).block_m == 128
+    assert hopper.forward_tile(_problem(n_q=2048, n_k=2048, right=0)).block_m == 128
+    assert hopper.forward_tile(_problem(n_q=512, n_k=512, right=0)).block_n == 64
     assert hopper.forward_tile(_problem(n_q=4096, n_k=8192, d=128, right=0)).persistent is False
     assert hopper.forward_tile(_problem(n_q=4096, n_k=8192, d=128)).persistent is True
 

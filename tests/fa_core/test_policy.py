@@ -92,7 +92,7 @@ def test_a_call_without_a_rule_says_why_and_goes_as_auto(shape, options, why):
     """What was not measured, or a rule cannot be about, is `auto`'s as without a policy."""
     x = inputs(**shape)
     if "block_m" in options and DEVICE == "cpu":
-        with pytest.raises(ValueError, match="only flash and tiled have tiles"):
+        with pytest.raises(ValueError, match="only flash, flash_portable, tiled have tiles"):
             explain(*x, **options, policy=POLICY)
         return
     assert why in explain(*x, **options, policy=POLICY)

@@ -1,0 +1,105 @@
+"""Plans: a call of a known kind gives what an unplanned one gives, and whatever must see operators does."""
+
+from functools import partial
+
+import pytest
+import torch
+from oracle import DEVICE, make_inputs
+from torch.utils.flop_counter import FlopCounterMode
+
+from fa_core import api, attention, hopper, plan
+from fa_core.plan import PlannedForward, Plans, key_of, watched
+
+HERE = DEVICE == "cuda" and torch.cuda.get_device_capability() == hopper.CAPABILITY
+on_sm_90 = [pytest.mark.gpu, pytest.mark.skipif(not HERE, reason="needs a GPU of compute capability 9.0")]
+flash = partial(attention, impl="flash_hopper")
+
+
+class TestOnTheGpu:
+    """Where there are plans."""
+
+    pytestmark = on_sm_90
+
+    @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (30, 5)}, {"scale": 0.3}])
+    def test_the_second_call_is_planned_and_the_same(self, options, monkeypatch):
+        """Other tensors of the same kind, planned, agree to the bit with the operator on them."""
+        monkeypatch.setattr(api, "_PLANS", Plans())
+        flash(*make_inputs(200, 300, 64, dtype="bf16")[:3], **options)
+        assert len(api._PLANS._known) == 1
+        x = make_inputs(200, 300, 64, dtype="bf16", seed=5)
+        out, _ = flash(*x[:3], **options, return_lse=True)
+        assert torch.equal(flash(*x[:3], **options), out)
+        assert len(api._PLANS._known) == 1
+
+    def test_another_stream_is_kept_to(self):
+        """A planned launch is on the stream that is current."""
+        x = make_inputs(300, 300, 64, dtype="bf16")
+        expected = flash(*x[:3])
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(10**8)  # about 50 ms
+            q = x.q * 1
+            out = flash(q, *x[1:3])
+            busy = not stream.query()
+        assert busy
+        stream.synchronize()
+        assert torch.equal(out, expected)
+
+    def test_a_gradient_to_come_is_not_planned(self):
+        """The same tensors, once they ask for a gradient, get one."""
+        x = make_inputs(200, 200, 64, dtype="bf16")
+        flash(*x[:3])
+        q = x.q.requires_grad_()
+        flash(q, *x[1:3]).sum().backward()
+        assert q.grad is not None
+
+    def test_nothing_is_kept_alive(self):
+        """A plan holds no tensor."""
+        x = make_inputs(512, 512, 64, dtype="bf16")
+        flash(*x[:3])
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        held = x.q.nbytes + x.k.nbytes + x.v.nbytes + x.dout.nbytes
+        del x
+        assert torch.cuda.memory_allocated() <= before - held
+
+    def test_unaligned_tensors_are_refused_as_ever(self):
+        """A pointer off 16 bytes is of no kind that has a plan."""
+        x = make_inputs(200, 200, 64, dtype="bf16")
+        flash(*x[:3])
+        room = torch.empty(x.q.numel() + 1, device=DEVICE, dtype=x.q.dtype)
+        q = room[1:].view(x.q.shape).copy_(x.q)
+        with pytest.raises(NotImplementedError, match="multiple of 16 bytes"):
+            flash(q, *x[1:3])
+
+
+def test_what_is_watched_goes_through_the_operator():
+    """A mode that counts, a transform and autocast must see the operator; plain eager need not."""
+    assert not watched()
+    with FlopCounterMode(display=False):
+        assert watched()
+    with torch.autocast("cuda", enabled=True) if DEVICE == "cuda" else torch.overrides.TorchFunctionMode():
+        assert watched()
+    seen = []
+    torch.func.vmap(lambda x: seen.append(watched()) or x)(torch.ones(2))
+    assert seen == [True]
+
+
+def test_a_cpu_call_and_one_with_a_gradient_have_no_kind():
+    """Nothing is planned for them."""
+    x = make_inputs(4, 4, 8)
+    assert x.q.is_cuda or key_of(*x[:3], ()) is None
+    with torch.enable_grad():
+        assert key_of(x.q.clone().requires_grad_(), *x[1:3], ()) is None
+    assert key_of(torch.nn.Parameter(x.q, requires_grad=False), *x[1:3], ()) is None
+
+
+def test_the_oldest_plan_goes():
+    """There are never more than the limit."""
+    plans, made = Plans(limit=2), PlannedForward(torch.device("cpu"), None)  # type: ignore[arg-type]
+    for key in "abc":
+        assert plans.put(key, lambda: made) is made
+    assert [plans.get(key) for key in "abc"] == [None, made, made]
+    assert plans.put("d", lambda: None) is None
+    assert plans.get("d") is None
+    assert plan.MAX_PLANS > 2
