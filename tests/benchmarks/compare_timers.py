@@ -11,8 +11,11 @@ timer of Triton's is more than 5 % from the clock of ours that means the same, a
   was do_bench's flush: what it wrote last is still in L2 and goes back to memory during the call.
 - `graph_hot`: if that agrees with do_bench_cudagraph where `graph` does not, the difference was L2, which
   do_bench_cudagraph leaves warm.
-- `graph_held`: do_bench_cudagraph's own loop, but launched while the GPU is held busy. If that agrees with
-  `graph` or `graph_hot`, the difference was the host again: launching a graph of many kernels.
+- `graph_here`: do_bench_cudagraph's own loop, but captured on the stream of the forward, where autograd runs
+  the backward, and not on another. If that agrees with `graph` or `graph_hot`, the difference was the stream:
+  of a backward the graph forks and joins at each call, and with cuDNN's the longer the graph, the more a call
+  takes. If it agrees with do_bench_cudagraph instead, what is left is the length of the graph, whose launch
+  is divided among its calls.
 - cycles: if times multiplied by the SM clock agree, the difference was power: a timer that runs a call back
   to back for long enough is slowed down by the power limit.
 """
@@ -55,8 +58,13 @@ PAIRS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
         "graph",
         (
             ("do_bench_cudagraph", "graph_hot", "warm L2: it agrees with graph_hot"),
-            ("graph_held", "graph", "launch of the graph: with the queue held it agrees"),
-            ("graph_held", "graph_hot", "launch of the graph and a warm L2: held, it agrees with graph_hot"),
+            ("graph_here", "graph", "stream: captured where the forward ran it agrees"),
+            (
+                "graph_here",
+                "graph_hot",
+                "stream and a warm L2: captured where the forward ran, with graph_hot",
+            ),
+            ("graph_here", "do_bench_cudagraph", "length of the graph: on one stream as many calls agree"),
         ),
     ),
 )
@@ -86,22 +94,17 @@ def held(call: Call, timer: CudaTimer, calls: int, host_ms: float, swept: bool) 
     return statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
-def graph_held(call: Call, timer: CudaTimer, calls: int) -> float:
-    """do_bench_cudagraph's loop (`calls` calls in a graph, ten replays), launched behind a held GPU."""
-    with torch.cuda.stream(torch.cuda.Stream(timer.device)):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(calls):
-                call()
-        times = []
-        for _ in range(11):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            timer._hold(10.0)
-            begin.record()
-            graph.replay()
-            end.record()
-            timer.sync()
-            times.append(begin.elapsed_time(end) / calls)
+def graph_here(call: Call, timer: CudaTimer, calls: int) -> float:
+    """do_bench_cudagraph's loop (`calls` calls in a graph, ten replays) on the stream of the forward."""
+    graph = timer.capture([call] * calls)
+    times = []
+    for _ in range(11):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        timer.sync()
+        times.append(begin.elapsed_time(end) / calls)
     return statistics.median(times[1:])  # the first uploads the graph
 
 
@@ -123,7 +126,7 @@ def timers(case: Case, timer: CudaTimer, protocol: Protocol) -> dict[str, Callab
         "held": lambda: held(call, timer, calls, first.host_ms, swept=False),
         "swept": lambda: held(call, timer, calls, first.host_ms, swept=True),
         "do_bench_cudagraph": lambda: do_bench_cudagraph(call, return_mode="median"),  # type: ignore[return-value]
-        "graph_held": lambda: graph_held(call, timer, max(1, min(300, int(20.0 / first.call_ms)))),
+        "graph_here": lambda: graph_here(call, timer, max(1, min(300, int(20.0 / first.call_ms)))),
     }
 
 
@@ -195,7 +198,7 @@ def main() -> None:
     telemetry = Telemetry(worker_environment(device).device_uuid)
     names = [
         *("device", "do_bench", "held", "swept"),
-        *("graph", "graph_hot", "do_bench_cudagraph", "graph_held"),
+        *("graph", "graph_hot", "do_bench_cudagraph", "graph_here"),
     ]
     print(
         "| case | "
