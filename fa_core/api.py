@@ -9,9 +9,9 @@ from typing import Any, Literal, overload
 import torch
 
 from fa_core import plan
-from fa_core.band import Band, make_band
+from fa_core.band import make_band
 from fa_core.naive import naive_attention
-from fa_core.policy import FLASH_IMPLS, NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
+from fa_core.policy import NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
 from fa_core.tiled import tiled_attention
 from fa_core.validation import (
     check_bias,
@@ -73,12 +73,8 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
             f"block_m and block_n must be left out for impl {impl!r}: "
             f"only {', '.join(_TILED_IMPLS)} have tiles"
         )
-    return impl
-
-
-def kernels_of(impl: str) -> str | None:
-    """Which kernels a name of `flash` means, as `fa_core.op` calls them; None for other implementations."""
-    return {"flash": "portable", "flash_portable": "portable", "flash_hopper": "hopper"}.get(impl)
+    # For now `flash` is the portable kernels everywhere.
+    return "flash" if impl == "flash_portable" else impl
 
 
 def _policy_choice(
@@ -139,7 +135,8 @@ def explain(
     """
     del scale, deterministic
     extra: dict[str, Any] = {
-        "alibi_slopes": alibi_slopes, "softcap": softcap, "bias": bias, "sinks": sinks, "tile": block_m,
+        "alibi_slopes": alibi_slopes, "softcap": softcap, "bias": bias,
+        "tile": None if block_m is None or block_n is None else (block_m, block_n),
     }  # fmt: skip
     q, k, v = autocast_together(q, k, v)
     check_tensors(q, k, v)
@@ -152,26 +149,23 @@ def explain(
             return rule_text(choice.rule)
         why = f"; policy: {choice.why}"
     found = resolve_impl(impl, q, v, block_m)
-    if found in FLASH_IMPLS and not (_interpreted() or _why_not_flash(q, v)):
-        why = f"; {_kernels_text(found, q, k, v, make_band(causal, causal_align, window), extra)}{why}"
+    if found in ("flash", "flash_hopper") and not (_interpreted() or _why_not_flash(q, v)):
+        from fa_core import hopper_op
+
+        reason = hopper_op.why_not(q, k, v, make_band(causal, causal_align, window), **extra)
+        why = f"; {_kernels_text(found, reason)}{why}"
     if impl != "auto":
-        return f"{found}: asked for{why}"
+        return f"{impl}: asked for{why}"
     if found == "flash":
         return f"flash: it can take these tensors{why}"
     reason = "the interpreter is for tests only" if _interpreted() else _why_not_flash(q, v)
     return f"naive: {reason}{why}"
 
 
-def _kernels_text(
-    impl: str, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, band: Band, extra: dict[str, Any]
-) -> str:
-    from fa_core.op import why_portable
-
-    if reason := why_portable(q, k, v, band, **extra):
-        if impl == "flash_hopper":
-            return f"but the kernels for sm_90 cannot take this call: {reason}"
-        return f"the kernels for sm_90 could not: {reason}"
-    return "the kernels for sm_90" if impl == "flash_hopper" else "impl='flash_hopper' could, too"
+def _kernels_text(impl: str, reason: str) -> str:
+    if impl == "flash_hopper":
+        return f"but for the kernels of sm_90 {reason}" if reason else "the kernels for sm_90"
+    return f"for the kernels of sm_90 {reason}" if reason else "impl='flash_hopper' could, too"
 
 
 def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -343,17 +337,27 @@ def attention(
         asked = {} if tile is None else {"block_m": tile[0], "block_n": tile[1]}
         tiled: Any = tiled_attention
         return tiled(q, k, v, **masks, **rules, return_lse=return_lse, **asked)
-    if (kernels := kernels_of(impl)) is not None:
+    if impl == "flash":
         check_flash(q, v)
-        from fa_core.op import flash_attention, plan_hopper
+        from fa_core.op import flash_attention
 
-        if kind is not None:
-            _PLANS.put(kind, lambda: plan_hopper(q, k, v, band, scale))
         if bias is not None:
             # Rows and columns broadcast by strides of 0; autograd sums their gradients again.
             bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
         out, lse = flash_attention(
-            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, kernels=kernels,
+            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, return_lse=return_lse
+        )
+        return (out, lse) if lse is not None else out
+    if impl == "flash_hopper":
+        check_flash(q, v)
+        from fa_core import hopper_op
+
+        if reason := hopper_op.why_not(q, k, v, band, alibi_slopes=alibi_slopes, softcap=softcap, bias=bias):
+            raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
+        if kind is not None:
+            _PLANS.put(kind, lambda: hopper_op.plan_forward(q, k, v, band, scale))
+        out, lse = hopper_op.hopper_attention(
+            q, k, v, band=band, scale=scale, sinks=sinks,
             deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
             return_lse=return_lse,
         )  # fmt: skip

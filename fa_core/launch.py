@@ -108,23 +108,21 @@ class Launch(NamedTuple):
     args: tuple[Any, ...]
     constants: dict[str, Any]
 
-    def run(self) -> Any:
+    def run(self) -> None:
         """Launch on the current device, if there is anything to do; on `meta` tensors only compile.
-
-        Returns the compiled kernel, or None.
 
         Raises:
             NotImplementedError: the tile does not fit the device.
         """
         if 0 in self.grid:
-            return None
-        first = self.args[0]
-        if getattr(first, "base", first).is_meta:  # of a descriptor, the tensor it describes
-            return self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
+            return
+        if self.args[0].is_meta:
+            self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
+            return
         try:
-            return self.kernel[self.grid](*self.args, **self.constants)
+            self.kernel[self.grid](*self.args, **self.constants)
         except OutOfResources as error:
-            tile = f"{self.constants.get('BLOCK_M', '-')} x {self.constants.get('BLOCK_N', '-')}"
+            tile = f"{self.constants['BLOCK_M']} x {self.constants.get('BLOCK_N', '-')}"
             raise NotImplementedError(
                 f"tile {tile} must fit the device: {error.name} of {error.required} exceeds its {error.limit}"
             ) from None

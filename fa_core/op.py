@@ -12,16 +12,15 @@ from typing import Any
 
 import torch
 
-from fa_core import autotune, hopper, launch
+from fa_core import autotune, launch
 from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.launch import Problem, Saved
-from fa_core.plan import Plan, PlannedForward
 
 _SHARED = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? cu_q, Tensor? cu_k, "
     "Tensor? table, float scale, int? left, int? right, bool top_left, float softcap, "
-    "int? block_m, int? block_n, str kernels, bool deterministic"
+    "int? block_m, int? block_n"
 )
 _LIBRARY = torch.library.Library("fa_core", "DEF")
 _LIBRARY.define(f"flash_forward({_SHARED}, int? n_splits) -> (Tensor out, Tensor statistics)")
@@ -29,10 +28,7 @@ _LIBRARY.define(
     f"flash_backward({_SHARED}, Tensor dout, Tensor? dlse, Tensor out, Tensor statistics, bool[] wanted) "
     "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)"
 )
-_N_SHARED = 18
-_N_PROBLEM = 14  # of these the first, which make a Problem
-KERNELS: tuple[str, ...] = ("auto", "portable", "hopper")
-_NO_TILE = "no tile must be asked for: they have their own"
+_N_SHARED = 16
 # The tables ask here first, where autotuning is on; they themselves know nothing of a GPU.
 tuning.finder = autotune.find
 
@@ -58,43 +54,6 @@ def _problem(args: Any) -> Problem:
     return p._replace(left=band.left, right=band.right)
 
 
-def why_portable(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    band: Band,
-    *,
-    alibi_slopes: torch.Tensor | None = None,
-    softcap: float | None = None,
-    bias: torch.Tensor | None = None,
-    sinks: torch.Tensor | None = None,
-    tile: int | None = None,
-) -> str:
-    """Why a dense call runs on the portable kernels and not on those for sm_90; "" where it does not."""
-    if tile is not None:
-        return _NO_TILE
-    more = (bias, alibi_slopes, sinks, None, None, None, 1.0, *band, softcap or 0.0)
-    return hopper.why_not(_problem((q, k, v, *more)))
-
-
-def plan_hopper(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, band: Band, scale: float
-) -> PlannedForward | None:
-    """A plan for dense calls like this one on the kernels for sm_90; None where they cannot take it."""
-    if not 0 < scale < math.inf:
-        return None
-    p = _problem((q, k, v, *[None] * 6, scale, *band, 0.0))
-    if q.is_meta or q.numel() == 0 or hopper.why_not(p):
-        return None
-    out, statistics = _forward_outputs(p)
-    row_max, log_sum = statistics.unbind()
-    step = hopper.forward_launch(p, out, row_max, log_sum)
-    with launch.device_guard(q):
-        compiled = step.run()
-    tensors = {"q": q, "k": k, "v": v, "out": out, "row_max": row_max, "log_sum": log_sum}
-    return PlannedForward(q.device, Plan(step, compiled, tensors))
-
-
 def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     """Out in q's layout; the statistics contiguous."""
     q, d_v = p.q, p.v.shape[3]
@@ -102,31 +61,13 @@ def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     return out, q.new_empty((2, *q.shape[:3]), dtype=p.statistics_dtype)
 
 
-def _hopper_takes(p: Problem, kernels: str, asked: tuple[int, int] | None) -> bool:
-    """Whether a call runs on the kernels for sm_90.
-
-    Raises:
-        NotImplementedError: they were asked for and cannot take it.
-    """
-    if kernels == "portable":
-        return False
-    reason = _NO_TILE if asked else hopper.why_not(p)
-    if reason and kernels == "hopper":
-        raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
-    return not reason
-
-
 def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    block_m, block_n, kernels, _deterministic, n_splits = args[_N_PROBLEM:]
-    p = _problem(args[:_N_PROBLEM])
+    *tensors, block_m, block_n, n_splits = args
+    p = _problem(tensors)
     out, statistics = _forward_outputs(p)
     if out.numel() == 0:
         return out, statistics
     asked = _asked(block_m, block_n)
-    if n_splits is None and _hopper_takes(p, kernels, asked):
-        with launch.device_guard(p.q):
-            hopper.forward_launch(p, out, statistics[0], statistics[1]).run()
-        return out, statistics
     decoding = launch.decoding(p)
     config = launch.decode_tile(p) if decoding and not asked else p.tile("forward", asked)
     if n_splits is None:
@@ -140,7 +81,7 @@ def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def _fake_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if _ahead(args[0]):
         return _flash_forward(*args)
-    return _forward_outputs(Problem(*args[:_N_PROBLEM]))
+    return _forward_outputs(Problem(*args[: _N_SHARED - 2]))
 
 
 def _backward_outputs(p: Problem, wanted: list[bool]) -> list[torch.Tensor]:
@@ -171,51 +112,30 @@ def _sink_gradient(p: Problem, s: Saved, row_dot: torch.Tensor, dlse: torch.Tens
     return -(share * sent).sum(dim=(0, 2)).to(p.sinks.dtype)
 
 
-def _portable_backward(
-    p: Problem,
-    s: Saved,
-    out: torch.Tensor,
-    dlse: torch.Tensor | None,
-    grads: list[torch.Tensor],
-    wanted: list[bool],
-    asked: tuple[int, int] | None,
-) -> None:
-    want_dq, want_dkdv, want_dbias, want_dsinks = wanted
-    dq, dk, dv, dbias, dsinks = grads
-    launch.delta_launch(out, s.dout, dlse, s.delta, tuning.exact(p.q)).run()
-    if want_dkdv:
-        launch.dkdv_launch(p, s, dk, dv, p.tile("dkdv", asked)).run()
-    if want_dq or want_dsinks:
-        row_dot = torch.empty_like(s.delta) if want_dsinks else None
-        into = dq if want_dq else torch.empty_like(p.q)
-        launch.dq_launch(p, s, into, row_dot, p.tile("dq")).run()
-        if row_dot is not None:
-            dsinks.copy_(_sink_gradient(p, s, row_dot, dlse))
-    if want_dbias:
-        launch.dbias_launch(p, s, dbias, p.tile("dbias")).run()
-
-
 def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     shared, (dout, dlse, out, statistics, wanted) = args[:_N_SHARED], args[_N_SHARED:]
-    block_m, block_n, kernels, deterministic = shared[_N_PROBLEM:]
-    p = _problem(shared[:_N_PROBLEM])
-    want_dq, want_dkdv, _, want_dsinks = wanted
-    dq, dk, dv, dbias, _ = grads = _backward_outputs(p, wanted)
+    *tensors, block_m, block_n = shared
+    p = _problem(tensors)
+    want_dq, want_dkdv, want_dbias, want_dsinks = wanted
+    dq, dk, dv, dbias, dsinks = grads = _backward_outputs(p, wanted)
     if out.numel() == 0:
         return tuple(x.zero_() for x in grads)
     row_max, log_sum = statistics
     delta = torch.empty_like(row_max)
     s = Saved(dout, row_max, log_sum, delta)
-    asked = _asked(block_m, block_n)
-    # What sends back to sinks needs sums that only the portable kernels keep.
-    whole = want_dq and want_dkdv and not want_dsinks
     with launch.device_guard(p.q):
         dlse = None if dlse is None else dlse.to(delta.dtype).contiguous()
-        if whole and _hopper_takes(p, kernels, asked):
-            for step in hopper.backward_launches(p, s, out, dlse, (dq, dk, dv), deterministic):
-                step.run()
-        else:
-            _portable_backward(p, s, out, dlse, grads, wanted, asked)
+        launch.delta_launch(out, dout, dlse, delta, tuning.exact(p.q)).run()
+        if want_dkdv:
+            launch.dkdv_launch(p, s, dk, dv, p.tile("dkdv", _asked(block_m, block_n))).run()
+        if want_dq or want_dsinks:
+            row_dot = torch.empty_like(delta) if want_dsinks else None
+            into = dq if want_dq else torch.empty_like(p.q)
+            launch.dq_launch(p, s, into, row_dot, p.tile("dq")).run()
+            if row_dot is not None:
+                dsinks.copy_(_sink_gradient(p, s, row_dot, dlse))
+        if want_dbias:
+            launch.dbias_launch(p, s, dbias, p.tile("dbias")).run()
     band = Band(p.left, p.right, p.top_left)
     one_key = p.left == p.right == 0 or (p.cu_k is None and band.most_keys(p.q.shape[2], p.k.shape[2]) <= 1)
     if one_key and dlse is None and p.sinks is None:
@@ -228,7 +148,7 @@ def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
 def _fake_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     if _ahead(args[0]):
         return _flash_backward(*args)
-    return tuple(_backward_outputs(Problem(*args[:_N_PROBLEM]), args[-1]))
+    return tuple(_backward_outputs(Problem(*args[: _N_SHARED - 2]), args[-1]))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
@@ -241,7 +161,7 @@ def _gradient(
     ctx: Any, dout: torch.Tensor | None, dstatistics: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, ...]:
     *tensors, out, statistics = ctx.saved_tensors
-    p = Problem(*tensors, *ctx.options[: _N_PROBLEM - 9])
+    p = Problem(*tensors, *ctx.options[:5])
     if p.table is not None:
         raise NotImplementedError("attention over a paged cache has no backward: call it without gradients")
     none = (None,) * (_N_SHARED + 1)
@@ -295,18 +215,15 @@ def flash_attention(
     block_table: torch.Tensor | None = None,
     tile: tuple[int, int] | None = None,
     n_splits: int | None = None,
-    kernels: str = "auto",
-    deterministic: bool = False,
     return_lse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The Triton kernels on checked arguments: (out, lse or None), both differentiable once.
 
     Shapes as in `launch.Problem`; lse (B, H, Nq) is natural, fp32. `n_splits` None: as many parts of the
-    keys as fill the device, where queries are few. `kernels` of KERNELS: `auto` takes those for sm_90 where
-    they can (`hopper.why_not`). With `deterministic` gradients are the same bit for bit on every run.
+    keys as fill the device, where queries are few.
 
     Raises:
-        NotImplementedError: a requested tile does not fit the device, or `hopper` cannot take the call.
+        NotImplementedError: a requested tile does not fit the device.
     """
     if not 0 < scale < math.inf:
         # The kernels take the maximum before they scale, which is right for positive scales only; the
@@ -321,7 +238,7 @@ def flash_attention(
     sinks = None if sinks is None else sinks.contiguous()
     out, statistics = torch.ops.fa_core.flash_forward.default(
         q, k, v, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, block_table,
-        scale, *band, softcap or 0.0, block_m, block_n, kernels, deterministic, n_splits,
+        scale, *band, softcap or 0.0, block_m, block_n, n_splits,
     )  # fmt: skip
     if not return_lse:
         return out, None

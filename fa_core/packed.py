@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from fa_core import validation
-from fa_core.api import attention, autocast_together, check_flash, kernels_of, resolve_impl
+from fa_core.api import attention, autocast_together, check_flash, resolve_impl
 from fa_core.band import make_band
 from fa_core.validation import (
     check_cache,
@@ -93,7 +93,7 @@ def attention_varlen(
     if check_lengths and not _capturing(q):
         validation.check_lengths(cu_seqlens_q, q.shape[0], "cu_seqlens_q")
         validation.check_lengths(cu_seqlens_k, k.shape[0], "cu_seqlens_k")
-    if (kernels := kernels_of(impl)) is not None:
+    if impl == "flash":
         check_flash(q, v)
         from fa_core.op import flash_attention
 
@@ -107,7 +107,6 @@ def attention_varlen(
             cu_seqlens_q=cu_seqlens_q,
             cu_seqlens_k=cu_seqlens_k,
             tile=None if block_m is None or block_n is None else (block_m, block_n),
-            kernels=kernels,
             return_lse=return_lse,
         )
         out = out[0].transpose(0, 1)
@@ -192,11 +191,11 @@ def attention_paged(
     scale = check_scale(scale, q.shape[3])
     check_tile(block_m, block_n)
     impl = resolve_impl(impl, q, v_cache, block_m)
-    if num_splits is not None and (num_splits < 1 or kernels_of(impl) is None):
+    if num_splits is not None and (num_splits < 1 or impl != "flash"):
         raise ValueError(f"num_splits must be at least 1, and impl flash, got {num_splits} and {impl!r}")
     if check_table and not _capturing(q):
         validation.check_table(block_table, seq_lens, k_cache.shape[0], k_cache.shape[1])
-    if (kernels := kernels_of(impl)) is not None:
+    if impl == "flash":
         check_flash(q, v_cache)
         from fa_core.op import flash_attention
 
@@ -212,7 +211,6 @@ def attention_paged(
             cu_seqlens_k=seq_lens,
             block_table=block_table,
             tile=None if block_m is None or block_n is None else (block_m, block_n),
-            kernels=kernels,
             n_splits=num_splits,
             return_lse=return_lse,
         )

@@ -49,12 +49,9 @@ def _leaf(x: torch.Tensor | None) -> torch.Tensor | None:
     return None if x is None else x.detach().requires_grad_()
 
 
-def _dense(
-    *names: str, n: tuple[int, int] = (17, 23), kv_heads: int = 3, head_dim_v: int = 16,
-    dtype: str = "fp32", transposed: bool = False,
-) -> tuple[Any, ...]:  # fmt: skip
+def _dense(*names: str, kv_heads: int = 3, head_dim_v: int = 16, transposed: bool = False) -> tuple[Any, ...]:
     """Arguments of `fa_core::flash_forward` for a batch with some of oracle's features."""
-    x = make_inputs(*n, 16, kv_heads=kv_heads, head_dim_v=head_dim_v, dtype=dtype)
+    x = make_inputs(17, 23, 16, kv_heads=kv_heads, head_dim_v=head_dim_v)
     options = make_features(x, *names)
     q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) if transposed else t for t in x[:3])
     left, right = options.get("window", (None, None))
@@ -64,7 +61,7 @@ def _dense(
         _leaf(options.get("sinks")),
         *(None, None, None),
         *(0.25, left, 0 if "causal" in names else right, "top_left" in names, options.get("softcap", 0.0)),
-        *(None, None, "auto", False, None),
+        *(None, None, None),
     )
 
 
@@ -72,7 +69,7 @@ def _packed() -> tuple[Any, ...]:
     """Arguments for three packed sequences, one of them without a query."""
     x = make_inputs(20, 26, 16, batch=1, kv_heads=1)
     lengths = (_ints(0, 9, 9, 20), _ints(0, 7, 12, 26))
-    rest = (0.25, None, 0, False, 0.0, None, None, "auto", False, None)
+    rest = (0.25, None, 0, False, 0.0, None, None, None)
     return (*map(_leaf, x[:3]), None, None, None, *lengths, None, *rest)
 
 
@@ -80,7 +77,7 @@ def _paged(n_splits: int | None) -> tuple[Any, ...]:
     """Arguments for the next query of two sequences, whose keys lie in pages of 16."""
     q, cache = make_inputs(1, 1, 16, heads=4).q, make_inputs(16, 16, 16, batch=5, kv_heads=2)
     table = _ints(3, 1, 0, 4, 2, 0).view(2, 3)
-    rest = (0.25, None, 0, False, 0.0, None, None, "auto", False, n_splits)
+    rest = (0.25, None, 0, False, 0.0, None, None, n_splits)
     return (q, cache.k, cache.v, None, None, None, None, _ints(30, 17), table, *rest)
 
 
@@ -89,8 +86,6 @@ OPCHECKS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "transposed-other-value-width": partial(_dense, head_dim_v=24, transposed=True),
     "everything": partial(_dense, "causal", "top_left", "window", "alibi", "softcap", "bias", "sinks"),
     "packed": _packed,
-    # On an sm_90 GPU the kernels for it.
-    "16-bit": partial(_dense, "causal", n=(70, 90), kv_heads=1, dtype="fp16"),
 }
 
 
@@ -112,7 +107,6 @@ def test_opcheck_paged(n_splits):
         ("everything", [True, True, True, True]),
         ("everything", [False, True, False, True]),
         ("packed", [True, True, False, False]),
-        ("16-bit", [True, True, False, False]),
     ],
 )
 def test_opcheck_backward(case, wanted):

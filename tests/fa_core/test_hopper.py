@@ -139,6 +139,49 @@ class TestAgainstTheOracle:
         torch.cuda.synchronize()
         assert all(torch.equal(got[name], expected[name]) for name in got)
 
+    @pytest.mark.parametrize("names", [("causal",), ("sinks", "window")])
+    def test_opcheck(self, names):
+        """Schema, fake kernels, autograd and tracing with dynamic shapes agree with what runs."""
+        x = make_inputs(70, 90, 16, kv_heads=1, dtype="fp16")
+        options = make_features(x, *names)
+        left, right = options.get("window", (None, 0))
+        sinks = options["sinks"].detach() if "sinks" in options else None
+        args = (*(t.requires_grad_() for t in x[:3]), sinks, 0.25, left, right, False, True)
+        torch.library.opcheck(torch.ops.fa_core.hopper_forward.default, args)
+        out, statistics = (t.detach() for t in torch.ops.fa_core.hopper_forward.default(*args))
+        tail = (x.dout, torch.rand_like(statistics[1]), out, statistics)
+        args = (*(t.detach() for t in x[:3]), *args[3:])
+        torch.library.opcheck(torch.ops.fa_core.hopper_backward.default, (*args, *tail))
+
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_compiles_as_one_graph(self, dynamic):
+        """torch.compile(fullgraph=True) gives what eager gives, at two lengths."""
+        torch._dynamo.reset()
+        attend = partial(flash, causal=True, deterministic=True, return_lse=True)
+        compiled = torch.compile(attend, fullgraph=True, dynamic=dynamic)
+        for n in (200, 330):
+            x = make_inputs(n, n, 64, dtype="bf16")
+            got, expected = run(lambda *t, **_: compiled(*t), x), run(lambda *t, **_: attend(*t), x)
+            for name, seen in got.items():
+                torch.testing.assert_close(seen, expected[name], msg=name)
+
+    def test_a_part_of_the_gradients(self):
+        """Where only some of q, k and v ask for one, the portable kernels send back from these statistics."""
+        x = make_inputs(200, 260, 64, heads=4, kv_heads=2, dtype="bf16")
+        whole = run(flash, x, causal=True)
+        for place, name in enumerate(("dq", "dk", "dv")):
+            leaves = [t.detach().requires_grad_(i == place) for i, t in enumerate(x[:3])]
+            (grad,) = torch.autograd.grad(flash(*leaves, causal=True), leaves[place], x.dout)
+            torch.testing.assert_close(grad, whole[name], rtol=2e-2, atol=2e-2)
+
+    def test_a_second_derivative_is_refused(self):
+        """As of the portable kernels."""
+        x = make_inputs(128, 128, 64, dtype="bf16")
+        q, k, v = (t.requires_grad_() for t in x[:3])
+        (grad,) = torch.autograd.grad(flash(q, k, v), q, x.dout.requires_grad_(), create_graph=True)
+        with pytest.raises(RuntimeError, match="differentiated once, not twice"):
+            grad.sum().backward()
+
 
 def _poison() -> None:
     """Leave NaN in the memory that the next tensors get."""
@@ -220,11 +263,13 @@ def test_explain_says_which_kernels(sm_90):
     q = torch.empty(2, 4, 256, 64, dtype=torch.bfloat16, device="meta")
     assert explain(q, q, q, impl="flash_hopper") == "flash_hopper: asked for; the kernels for sm_90"
     assert explain(q, q, q) == "flash: it can take these tensors; impl='flash_hopper' could, too"
+    assert explain(q, q, q, impl="flash_portable").startswith("flash_portable: asked for; ")
     assert explain(q, q, q, softcap=2.0) == (
-        "flash: it can take these tensors; the kernels for sm_90 could not: bias, ALiBi and softcap must be "
-        "absent"
+        "flash: it can take these tensors; for the kernels of sm_90 bias, ALiBi and softcap must be absent"
     )
-    assert "cannot take this call: queries must be more" in explain(q[:, :, :4], q, q, impl="flash_hopper")
+    assert "but for the kernels of sm_90 queries must be more" in explain(
+        q[:, :, :4], q, q, impl="flash_hopper"
+    )
     assert "no tile must be asked for" in explain(q, q, q, impl="flash", block_m=64, block_n=64)
 
 
