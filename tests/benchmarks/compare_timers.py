@@ -62,7 +62,7 @@ PAIRS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
             (
                 "graph_here",
                 "graph_hot",
-                "stream and a warm L2: captured where the forward ran, with graph_hot",
+                "stream and a warm L2: there it agrees with graph_hot",
             ),
             ("graph_here", "do_bench_cudagraph", "length of the graph: on one stream as many calls agree"),
         ),
