@@ -21,13 +21,18 @@ _ROOT = Path(__file__).resolve().parents[1]
 # (`band`, which says what pairs are computed at all) to the launch. Checks of arguments do not, nor does
 # what is off unless asked for (autotuning). `naive_compiled` is `naive` through a compiler: same source.
 _NAIVE = ("fa_core/naive.py", "fa_core/band.py")
+# The portable kernels alone: those of one architecture (`kernels/hopper_*`) are another backend's.
+_PORTABLE = tuple(
+    f"fa_core/kernels/{name}.py"
+    for name in ("__init__", "backward", "dkdv", "forward", "primitives", "tuning")
+)
 _SOURCES: dict[str, tuple[str, ...]] = {
     "naive": _NAIVE,
     "naive_compiled": _NAIVE,
     "tiled": ("fa_core/tiled.py", "fa_core/scores.py", "fa_core/band.py"),
     "flash": (
         *("fa_core/op.py", "fa_core/launch.py", "fa_core/packed.py", "fa_core/band.py"),
-        "fa_core/kernels/*.py",
+        *_PORTABLE,
     ),
 }
 
