@@ -37,11 +37,14 @@ CPU_CLOCKS: tuple[str, ...] = ("wall", "pipelined")
 LAYOUTS: tuple[str, ...] = ("dense", "varlen", "paged")
 
 NAIVE_VARIANTS: tuple[str, ...] = ("add", "fill", "fp32_softmax")
+DETERMINISTIC = "deterministic"  # the variant whose gradients are the same bit for bit on every run
 BACKENDS: tuple[str, ...] = (
     "naive",
     "naive_compiled",
     "tiled",
     "flash",
+    "flash_portable",
+    "flash_hopper",
     "sdpa",
     "sdpa_flash",
     "sdpa_cudnn",
@@ -50,7 +53,14 @@ BACKENDS: tuple[str, ...] = (
     "flex",
 )
 CPU_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "tiled", "sdpa_math", "sdpa_flash")
-TILED_BACKENDS: tuple[str, ...] = ("tiled", "flash")
+FLASH_BACKENDS: tuple[str, ...] = ("flash", "flash_portable", "flash_hopper")
+# Which can be asked for a tile: the kernels for sm_90 have their own alone.
+TILED_BACKENDS: tuple[str, ...] = ("tiled", "flash", "flash_portable")
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "naive": NAIVE_VARIANTS,
+    "naive_compiled": NAIVE_VARIANTS,
+    "flash_hopper": (DETERMINISTIC,),
+}
 PAGE_SIZE = 64  # tokens of one page of a `paged` cache
 _CUSTOM_BACKEND = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
@@ -97,13 +107,11 @@ def split_backend(text: str) -> tuple[str, str]:
     """Split `backend/variant` (`naive/fp32_softmax`) into its two names; the variant may be empty."""
     backend, _, variant = text.partition("/")
     check_backend(backend)
-    if variant and backend not in ("naive", "naive_compiled"):
+    if variant and backend not in VARIANTS:
+        raise InputError(f"backend {backend!r} has no variants, got {text!r}: only {', '.join(VARIANTS)} do")
+    if variant and variant not in VARIANTS[backend]:
         raise InputError(
-            f"backend {backend!r} has no variants, got {text!r}: only naive and naive_compiled do"
-        )
-    if variant and variant not in NAIVE_VARIANTS:
-        raise InputError(
-            f"unknown variant {variant!r} of {backend}: must be one of {', '.join(NAIVE_VARIANTS)}"
+            f"unknown variant {variant!r} of {backend}: must be one of {', '.join(VARIANTS[backend])}"
         )
     return backend, variant
 
@@ -283,7 +291,8 @@ class Group(BaseModel):
     """One product of axes. `backends` entries are `backend` or `backend/variant`.
 
     Values that mean "without": `"none"` for a side of a window, 0 for a softcap. `head_dim_v` follows
-    `head_dim` where it is not given.
+    `head_dim` where it is not given. `tokens` fixes batch · N in place of `batch`, and `hidden` heads · d in
+    place of `heads`: the same work a layer at every N and d, and no curve along N.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -306,6 +315,8 @@ class Group(BaseModel):
     sinks: tuple[bool, ...] = (False,)
     alibi: tuple[bool, ...] = (False,)
     tile: tuple[tuple[Count, Count], ...] = ()
+    tokens: Count | None = None
+    hidden: Count | None = None
     max_seq_len: dict[str, Length] = {}
 
     @field_validator("backends")
@@ -317,7 +328,17 @@ class Group(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Group:
-        for heads, kv_heads in itertools.product(self.heads, self.kv_heads):
+        fields = type(self).model_fields
+        for whole, part, other in (("tokens", "seq_len", "batch"), ("hidden", "head_dim", "heads")):
+            total = getattr(self, whole)
+            if total is None:
+                continue
+            if getattr(self, other) != fields[other].default:
+                raise ValueError(f"{whole} stands in place of {other}: only one of them must be given")
+            if uneven := [size for size in getattr(self, part) if not size or total % size]:
+                raise ValueError(f"{whole} must be a multiple of each {part}, got {total} and {uneven[0]}")
+        all_heads = self.heads if self.hidden is None else [self.hidden // d for d in self.head_dim]
+        for heads, kv_heads in itertools.product(all_heads, self.kv_heads):
             _check_heads(heads, kv_heads)
         for causal, (_, right) in itertools.product(self.causal, self.window):
             _check_window(causal, right)
@@ -359,6 +380,8 @@ class Group(BaseModel):
         )
         for dtype, shape, feature, direction, n_q, n_k, name in axes:
             batch, heads, kv_heads, head_dim, head_dim_v = shape
+            batch = batch if self.tokens is None else self.tokens // n_q
+            heads = heads if self.hidden is None else self.hidden // head_dim
             layout, (left, right), softcap, bias, sinks, alibi, causal = feature
             backend, variant = split_backend(name)
             longest = max(n_q, n_q if n_k is None else n_k)

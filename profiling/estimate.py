@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from profiling.case import Case
+from profiling.case import DETERMINISTIC, Case
 from profiling.devices import Device
 from profiling.model.flops import flops
 from profiling.model.latency import Bound, est_flash, est_naive
@@ -72,7 +72,7 @@ def estimate(
     tile = default_tile(case.direction) if case.tile_m is None else (case.tile_m, case.tile_n or case.tile_m)
     block_m = tile[0] if block_m is None else block_m
     block_n = tile[1] if block_n is None else block_n
-    variant = variant or case.variant or "add"
+    variant = variant or ("" if case.variant == DETERMINISTIC else case.variant) or "add"
     moved = traffic(case, device, block_m=block_m, block_n=block_n, variant=variant)
     eager = case.model_copy(update={"backend": "naive", "variant": variant})
     return Estimate(

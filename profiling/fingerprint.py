@@ -26,13 +26,20 @@ _PORTABLE = tuple(
     f"fa_core/kernels/{name}.py"
     for name in ("__init__", "backward", "dkdv", "forward", "primitives", "tuning")
 )
+_FLASH = (
+    *("fa_core/op.py", "fa_core/launch.py", "fa_core/packed.py", "fa_core/band.py"),
+    *_PORTABLE,
+)
 _SOURCES: dict[str, tuple[str, ...]] = {
     "naive": _NAIVE,
     "naive_compiled": _NAIVE,
     "tiled": ("fa_core/tiled.py", "fa_core/scores.py", "fa_core/band.py"),
-    "flash": (
-        *("fa_core/op.py", "fa_core/launch.py", "fa_core/packed.py", "fa_core/band.py"),
-        *_PORTABLE,
+    "flash": _FLASH,
+    "flash_portable": _FLASH,
+    # All of the kernels: what sends back to sinks runs on the portable ones. It reads no packed sequences.
+    "flash_hopper": (
+        *("fa_core/hopper*.py", "fa_core/op.py", "fa_core/launch.py", "fa_core/plan.py", "fa_core/band.py"),
+        "fa_core/kernels/*.py",
     ),
 }
 

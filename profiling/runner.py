@@ -23,7 +23,16 @@ from rich.console import Console
 from profiling import energy
 from profiling import sweep as sweeps
 from profiling.agenda import Agenda, Limit
-from profiling.case import Case, InputError, Sweep, blocks, first_problem, load_sweep, split_backend
+from profiling.case import (
+    FLASH_BACKENDS,
+    Case,
+    InputError,
+    Sweep,
+    blocks,
+    first_problem,
+    load_sweep,
+    split_backend,
+)
 from profiling.case import Protocol as MeasuringProtocol
 from profiling.energy import Energies
 from profiling.fingerprint import kernel_hash
@@ -283,9 +292,9 @@ def open_device(
             stack.enter_context(device_lock(environment.device_uuid or device, say))
             if calls:
                 say(f"Workers 1 to {protocol.processes - 1} load their libraries side by side ...")
-            with client.rehearsal([case for case in calls if case.backend != "flash"]):
+            with client.rehearsal([case for case in calls if case.backend not in FLASH_BACKENDS]):
                 _compile(ahead, environment, say)
-            with client.rehearsal([case for case in calls if case.backend == "flash"]):
+            with client.rehearsal([case for case in calls if case.backend in FLASH_BACKENDS]):
                 pass
         yield client, environment
 

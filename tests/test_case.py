@@ -94,11 +94,12 @@ def test_unknown_backends_are_refused_with_the_list(name: str) -> None:
 
 
 def test_a_backend_splits_into_name_and_variant() -> None:
-    """Only naive and naive_compiled have variants; without a slash the variant is empty."""
+    """Some backends have variants, each its own; without a slash the variant is empty."""
     assert split_backend("flash") == ("flash", "")
     for variant in NAIVE_VARIANTS:
         assert split_backend(f"naive/{variant}") == ("naive", variant)
         assert split_backend(f"naive_compiled/{variant}") == ("naive_compiled", variant)
+    assert split_backend("flash_hopper/deterministic") == ("flash_hopper", "deterministic")
     assert split_backend("my.mod:f") == ("my.mod:f", "")
 
 
@@ -107,6 +108,8 @@ def test_a_backend_splits_into_name_and_variant() -> None:
     [
         ("flash/add", "'flash' has no variants"),
         ("m:f/add", "'m:f' has no variants"),
+        ("flash_portable/deterministic", "only naive, naive_compiled, flash_hopper do"),
+        ("flash_hopper/fill", "unknown variant 'fill' of flash_hopper: must be one of deterministic"),
         ("naive/sub", "unknown variant 'sub' of naive: must be one of add, fill, fp32_softmax"),
         ("naive/add/fill", "unknown variant 'add/fill'"),
         ("/add", "unknown backend ''"),
@@ -238,9 +241,13 @@ def test_a_group_is_the_product_of_its_axes() -> None:
 
 
 def test_only_backends_with_tiles_get_a_tile_axis() -> None:
-    """A tile axis multiplies flash and tiled, and leaves naive and SDPA one case each."""
-    group = Group(backends=("naive", "tiled", "flash", "sdpa"), seq_len=(64,), tile=((32, 32), (64, 128)))
-    assert Counter(case.backend for case in group.cases()) == {"naive": 1, "tiled": 2, "flash": 2, "sdpa": 1}
+    """A tile axis multiplies the portable kernels and tiled, and leaves the others one case each."""
+    names = ("naive", "tiled", "flash", "flash_portable", "flash_hopper", "sdpa")
+    group = Group(backends=names, seq_len=(64,), tile=((32, 32), (64, 128)))
+    assert Counter(case.backend for case in group.cases()) == {
+        **dict.fromkeys(("naive", "flash_hopper", "sdpa"), 1),
+        **dict.fromkeys(("tiled", "flash", "flash_portable"), 2),
+    }
     assert {(c.tile_m, c.tile_n) for c in group.cases() if c.backend == "naive"} == {(None, None)}
 
 
@@ -253,6 +260,32 @@ def test_the_longest_length_is_a_backends_own() -> None:
     )
     lengths = Counter((case.backend, case.variant) for case in group.cases())
     assert lengths == {("naive", ""): 2, ("flash", ""): 3}
+
+
+def test_tokens_and_hidden_keep_the_work_of_a_layer() -> None:
+    """batch · N and heads · d stay what they are at every N and d; KV heads follow, or are given."""
+    group = Group(
+        backends=("flash",), seq_len=(512, 4096), head_dim=(64, 128), kv_heads=(4,), tokens=8192, hidden=1024
+    )
+    found = {(c.seq_len_q, c.batch, c.head_dim, c.heads, c.kv_heads) for c in group.cases()}
+    assert found == {(512, 16, 64, 16, 4), (512, 16, 128, 8, 4), (4096, 2, 64, 16, 4), (4096, 2, 128, 8, 4)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"tokens": 1000}, "tokens must be a multiple of each seq_len, got 1000 and 512"),
+        ({"tokens": 1024, "seq_len": (0,)}, "tokens must be a multiple of each seq_len, got 1024 and 0"),
+        ({"hidden": 200}, "hidden must be a multiple of each head_dim, got 200 and 128"),
+        ({"tokens": 1024, "batch": (2,)}, "tokens stands in place of batch"),
+        ({"hidden": 1024, "heads": (4, 8)}, "hidden stands in place of heads"),
+        ({"hidden": 1024, "kv_heads": (3,)}, "heads must be a multiple of kv_heads, got 8 and 3"),
+    ],
+)
+def test_tokens_and_hidden_that_do_not_divide_are_refused(fields: dict[str, Any], said: str) -> None:
+    """The message has both numbers; and neither may stand beside what it replaces."""
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Group(**{"backends": ("flash",), "seq_len": (512,), **fields})
 
 
 def test_keys_and_queries_are_axes_of_their_own() -> None:
@@ -304,6 +337,23 @@ def test_committed_sweeps_load(path: Path) -> None:
     assert sweep.name == path.stem
     assert sweep.cases()
     assert Sweep.model_validate(sweep.model_dump(mode="json")) == sweep
+
+
+def test_the_peers_sweep_is_the_layer_of_the_papers() -> None:
+    """16384 tokens, hidden 2048: each width, N, mask and direction has ours and SDPA's on one shape."""
+    found = load_sweep(DATA_DIR / "sweeps" / "peers.toml").cases()
+    layer = [case for case in found if case.batch * case.seq_len_q == 16384]
+    assert all(case.heads * case.head_dim == 2048 and case.dtype == "bf16" for case in layer)
+    for block in blocks(layer):
+        ran = {case.backend for case in block}
+        assert ran >= {"flash", "flash_portable", "flash_hopper", "sdpa_flash", "sdpa_cudnn"}
+        assert ran >= {f"profiling.measure.peers:fa{n}" for n in (2, 3, 4)}
+        assert ("naive" in ran) == (block[0].seq_len_q <= 2048)
+    shapes = {(c.direction, c.head_dim, c.seq_len_q, c.causal) for c in layer}
+    assert len(shapes) == 2 * 3 * 4 * 2
+    assert {c.direction for c in layer if c.variant} == {"bwd"}
+    small = [case for case in found if case not in layer]
+    assert {(c.batch * c.heads, c.seq_len_q) for c in small} == {(16, 128), (16, 256), (16, 512)}
 
 
 def test_the_standard_sweep_asks_the_main_question() -> None:

@@ -13,7 +13,8 @@ import pytest
 from profiling.case import BACKENDS
 from profiling.fingerprint import kernel_hash
 
-OURS = {"naive", "naive_compiled", "tiled", "flash"}
+FLASH = {"flash", "flash_portable", "flash_hopper"}
+OURS = {"naive", "naive_compiled", "tiled", *FLASH}
 SOURCE = '''"""Module."""
 # a comment
 X = "# not a comment"
@@ -29,7 +30,9 @@ def checkout(folder: Path, source: str = SOURCE) -> Path:
     """A folder with one file for every pattern."""
     (folder / "fa_core" / "kernels").mkdir(parents=True, exist_ok=True)
     names = ("naive.py", "band.py", "tiled.py", "scores.py", "op.py", "launch.py", "packed.py")
-    for name in (*names, "kernels/forward.py", "kernels/backward.py"):
+    portable = ("__init__", "backward", "dkdv", "forward", "primitives", "tuning")
+    kernels = (f"kernels/{name}.py" for name in (*portable, "hopper_walk"))
+    for name in (*names, "hopper.py", "plan.py", *kernels):
         (folder / "fa_core" / name).write_text(source, encoding="utf-8")
     return folder
 
@@ -84,20 +87,24 @@ def test_code_counts(tmp_path: Path, other: str) -> None:
 
 
 def test_each_backend_has_its_own_files(tmp_path: Path) -> None:
-    """A kernel's change outdates `flash` alone, a mask's all; a gone source leaves no hash."""
+    """A kernel's change outdates all names of `flash`, a mask's all; a gone source leaves no hash."""
     root = checkout(tmp_path)
     before = {name: kernel_hash(name, root=root) for name in OURS}
     assert before["naive"] == before["naive_compiled"]
     edit(root / "fa_core" / "kernels" / "backward.py", "x = 1\n")
     after = {name: kernel_hash(name, root=root) for name in OURS}
-    assert {name for name in OURS if after[name] != before[name]} == {"flash"}
-    (root / "fa_core" / "kernels" / "hopper.py").write_text("y = 1\n", encoding="utf-8")
-    assert kernel_hash("flash", root=root) != after["flash"]
+    assert {name for name in OURS if after[name] != before[name]} == FLASH
+    edit(root / "fa_core" / "kernels" / "hopper_walk.py", "y = 1\n")
+    walked = {name: kernel_hash(name, root=root) for name in OURS}
+    assert {name for name in OURS if walked[name] != after[name]} == {"flash_hopper"}
     edit(root / "fa_core" / "band.py", "z = 1\n")
     masked = {name: kernel_hash(name, root=root) for name in OURS}
     assert all(masked[name] != after[name] for name in OURS)  # which pairs are computed is everybody's
     edit(root / "fa_core" / "scores.py", "z = 1\n")
     assert {name for name in OURS if kernel_hash(name, root=root) != masked[name]} == {"tiled"}
+    edit(root / "fa_core" / "hopper.py", "z = 2\n")
+    assert kernel_hash("flash_hopper", root=root) != masked["flash_hopper"]
+    assert kernel_hash("flash", root=root) == kernel_hash("flash_portable", root=root) == masked["flash"]
     (root / "fa_core" / "op.py").unlink()
     assert kernel_hash("flash", root=root) == ""
 
@@ -105,9 +112,9 @@ def test_each_backend_has_its_own_files(tmp_path: Path) -> None:
 def test_renaming_a_file_counts(tmp_path: Path) -> None:
     """Names are part of the hash: moving code from one kernel to another is a change."""
     root = checkout(tmp_path)
-    before = kernel_hash("flash", root=root)
-    (root / "fa_core" / "kernels" / "backward.py").rename(root / "fa_core" / "kernels" / "back.py")
-    assert kernel_hash("flash", root=root) != before
+    before = kernel_hash("flash_hopper", root=root)
+    (root / "fa_core" / "kernels" / "hopper_walk.py").rename(root / "fa_core" / "kernels" / "hopper_steps.py")
+    assert kernel_hash("flash_hopper", root=root) not in (before, "")
 
 
 def test_it_needs_no_torch() -> None:

@@ -29,9 +29,10 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
 
     Returns:
         Bytes as Int64. `est_tile_bytes` and `est_dram_bytes` take the tile that ran where it is known,
-        else the requested one, else the model's default. A case outside the formulas (a window, a bias,
-        a packed layout) has no estimate. `paper_tflops` is filled for `ok` rows alone, no speed without
-        correctness, and not under a window: the paper's count does not know that it leaves work out.
+        else the requested one, else the model's default; the backward of `flash_hopper` is not modelled and
+        has neither. A case outside the formulas (a window, a bias, a packed layout) has no estimate.
+        `paper_tflops` is filled for `ok` rows alone, no speed without correctness, and not under a window:
+        the paper's count does not know that it leaves work out.
     """
     out = frame.copy()
     # Shape by shape: a row on another clock or of another backend, which has no part in it, costs nothing.
@@ -44,6 +45,9 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     for name in _COUNTS:
         values = pd.array([one[name] for one in known], dtype="Int64")
         out[name] = values.take(number)
+    # One kernel for all gradients, to which several blocks add dQ: not what the formulas count.
+    fused = ((frame["backend"] == "flash_hopper") & (frame["direction"] != "fwd")).to_numpy(dtype=bool)
+    out.loc[fused, ["est_tile_bytes", "est_dram_bytes"]] = pd.NA
     work = np.array([one["flops"] or np.nan for one in known], dtype=np.float64)
     latency_ms = pd.to_numeric(frame["latency_p50_ms"]).to_numpy(dtype=np.float64, na_value=np.nan)
     measured = (frame["status"] == "ok").to_numpy(dtype=bool, na_value=False) & (latency_ms > 0)

@@ -24,7 +24,7 @@ from profiling.case import InputError
 
 # What `fa_core.attention` can be asked for by name.
 IMPLS: tuple[str, ...] = (
-    *("flash", "tiled", "naive"),
+    *("flash", "flash_portable", "flash_hopper", "tiled", "naive"),
     *("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"),
 )
 MARGIN = 0.02

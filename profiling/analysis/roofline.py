@@ -6,9 +6,10 @@ read for an empty kernel). Bytes are the counters' where a run has them, else th
 the bound; a call is above it by what overlaps badly, by further kernels, waves, padding and the power cap.
 
 Of the L2 the model knows what tiles ask of it (`flash`, whose tile is on record), and for the eager baseline
-that each kernel reads its inputs and writes its outputs once. Counters of an H200 found 0.6 to 0.93 of the
-former, since requests of neighbouring SMs are merged on the way, and 1.7 to 1.8 times the latter: a product
-reads its operands several times, and a counter sees lines being filled.
+that each kernel reads its inputs and writes its outputs once; of the backward of `flash_hopper` it knows
+neither L2 nor DRAM. Counters of an H200 found 0.6 to 0.93 of what tiles ask, since requests of neighbouring
+SMs are merged on the way, and 1.7 to 1.8 times the eager bytes: a product reads its operands several times,
+and a counter sees lines being filled.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pandas as pd
 
 from profiling.analysis.ceilings import CEILINGS, LEVELS, Ceiling, ceilings
 from profiling.analysis.curves import cases
-from profiling.case import Case
+from profiling.case import FLASH_BACKENDS, Case
 from profiling.devices import Device, known_device
 from profiling.model.flops import flops
 from profiling.model.naive import naive_passes
@@ -144,7 +145,7 @@ def _moved(case: Case, device: Device, row: dict) -> dict[str, Moved]:
 
 def _modelled_dram(case: Case, device: Device, row: dict) -> float | None:
     if not case.backend.startswith("naive"):
-        return _known(row["est_dram_bytes"])
+        return _known(row["est_dram_bytes"])  # of `flash_hopper`'s backward there is none
     # Where all stays in the cache: what of it reaches DRAM is not modelled.
     return _known(row["est_naive_bytes"]) if _is_counted_out(case) and _outgrows(case, device) else None
 
@@ -153,7 +154,8 @@ def _modelled_l2(case: Case, row: dict) -> float | None:
     if _is_counted_out(case):
         return _known(row["est_naive_bytes"])
     # Without the tile that ran, what it asked for is a guess.
-    return _known(row["est_tile_bytes"]) if case.backend == "flash" and pd.notna(row["block_m"]) else None
+    ran = case.backend in FLASH_BACKENDS and pd.notna(row["block_m"])
+    return _known(row["est_tile_bytes"]) if ran else None
 
 
 def _is_counted_out(case: Case) -> bool:

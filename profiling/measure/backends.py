@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fa_core
-from profiling.case import CPU_BACKENDS, Case
+from profiling.case import CPU_BACKENDS, DETERMINISTIC, FLASH_BACKENDS, TILED_BACKENDS, Case
 from profiling.measure import flex, sdpa
 from profiling.measure.inputs import DTYPES, Inputs
 from profiling.measure.layouts import Dense, in_layout, options, tensors
@@ -29,6 +29,8 @@ _KERNELS = {
     "naive_compiled": "inductor",
     "tiled": "fa_core.tiled",
     "flash": "fa_core.flash",
+    "flash_portable": "fa_core.flash_portable",
+    "flash_hopper": "fa_core.flash_hopper",
     "flex": "flex",
 }
 COMPILED = ("naive_compiled", "flex")
@@ -117,12 +119,20 @@ def _compiled(forward: Forward, case: Case) -> Forward:
 
 
 def _fa_core(case: Case) -> Backend:
-    """`flash`, whose kernels read packed and paged tensors themselves, or `tiled`."""
+    """`tiled`, or `flash` by one of its names; its portable kernels read packed and paged tensors as such."""
     keywords: dict[str, Any] = {**options(case), "impl": case.backend}
+    if case.backend == "flash_hopper":
+        if case.tile_m is not None:
+            raise NotImplementedError("flash_hopper has no tiles to choose: its kernels have their own")
+        if case.layout != "dense":
+            raise NotImplementedError(
+                f"flash_hopper cannot take layout {case.layout}: its kernels read dense tensors alone"
+            )
+        keywords |= {"deterministic": True} if case.variant == DETERMINISTIC else {}
     if case.tile_m is not None:
         keywords |= {"block_m": case.tile_m, "block_n": case.tile_n}
     attend = in_layout(functools.partial(fa_core.attention, **keywords), case)
-    if case.backend == "flash" and case.layout != "dense":
+    if case.backend in FLASH_BACKENDS and case.layout != "dense":
         attend = functools.partial(_packed if case.layout == "varlen" else _paged, keywords)
     return Backend(attend, _with_lse(attend), ours=True)
 
@@ -144,7 +154,7 @@ def _paged(keywords: dict[str, Any], inputs: Inputs, **more: Any) -> Any:
 
 def _custom(case: Case) -> Backend:
     if case.tile_m is not None:
-        raise NotImplementedError(f"{case.backend} has no tiles: only tiled and flash do")
+        raise NotImplementedError(f"{case.backend} has no tiles: only {', '.join(TILED_BACKENDS)} do")
     if case.layout != "dense":
         raise NotImplementedError(
             f"{case.backend} cannot take layout {case.layout}: a function of ours gets dense ones"
@@ -217,12 +227,19 @@ def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
 
 
 def tile(case: Case) -> tuple[int, int] | tuple[None, None]:
-    """The (block_m, block_n) that runs, where it is known; in `bwd` that of the dK/dV kernel."""
-    if case.backend not in ("tiled", "flash"):
+    """The (block_m, block_n) that runs, where it is known; in `bwd` that of the dK/dV kernel.
+
+    None with a backward of `flash_hopper`: its kernel is none that a tile alone would describe.
+    """
+    if case.backend == "flash_hopper":
+        from profiling.model.hopper import forward_tile
+
+        return (forward_tile(case) if case.direction == "fwd" else None) or (None, None)
+    if case.backend not in TILED_BACKENDS:
         return None, None
     if case.tile_m is not None and case.tile_n is not None:
         return case.tile_m, case.tile_n
-    if case.backend == "flash":
+    if case.backend in FLASH_BACKENDS:
         if case.direction != "bwd" and case.seq_len_q <= _FEW_QUERIES:
             return None, None
         direction = "bwd" if case.direction == "bwd" else "fwd"

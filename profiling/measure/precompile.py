@@ -20,28 +20,26 @@ from typing import Any
 
 from filelock import FileLock
 
-from profiling.case import Case
+from profiling.case import FLASH_BACKENDS, Case
 from profiling.measure.children import child_environment, die_with_parent
+from profiling.model.hopper import forward_tile
 from profiling.records import Environment
 
 LIMIT_S = 300.0
 _ROWS = 256  # no tile has more: lengths that leave the same rest are compiled alike
 _FEW_QUERIES = 64  # up to so many, how the keys are divided depends on the whole shape
-# Heads of this width at most have a larger tile on sm_90 from so many queries on, without a mask and with.
-_NARROW = 64
-_MANY_QUERIES = 2048, 8192
 _COMMAND = (sys.executable, "-m", "profiling.measure.precompile")
 
 
 def representatives(cases: Iterable[Case]) -> list[Case]:
-    """A case for each set of kernels that `flash` compiles, what takes longest first.
+    """A case for each set of kernels that `flash`, by any of its names, compiles; the longest first.
 
     Lengths matter by what they leave in a tile, by whether a window reaches over all of them, and where they
     choose the tile.
     """
     found: dict[Any, Case] = {}
     for case in cases:
-        if case.backend == "flash":
+        if case.backend in FLASH_BACKENDS:
             found.setdefault(_compiled_as(case), case)
     return sorted(
         found.values(), key=lambda case: (case.direction == "fwd", -max(case.head_dim, case.head_dim_v))
@@ -55,12 +53,11 @@ def _compiled_as(case: Case) -> tuple[Any, ...]:
     alike = case.model_copy(update={"batch": 0, "window_left": None, "window_right": None})
     lengths = {"seq_len_q": case.seq_len_q % _ROWS, "seq_len_k": case.seq_len_k % _ROWS}
     hides = [side is not None and side < length for side, length in sides]
-    many = _MANY_QUERIES[case.causal or any(hides)]
     return (
         alike.model_copy(update=lengths).key,
         *hides,
         case.seq_len_q == case.seq_len_k,
-        max(case.head_dim, case.head_dim_v) <= _NARROW and case.seq_len_q >= many,
+        None if case.backend == "flash_portable" else forward_tile(case),
     )
 
 

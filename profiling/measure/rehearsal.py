@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from profiling.case import Case
+from profiling.case import FLASH_BACKENDS, Case
 
 MOST = 8  # first calls of one worker: the backends' own, and then some of the kernels' that they load
 _ROWS = 256  # no tile has more: a length keeps its rest by it, and so takes the kernels of the longer one
@@ -55,9 +55,9 @@ def shortened(case: Case) -> Case:
     """The same case with one sequence of a few hundred tokens, and few heads.
 
     `flash` keeps its heads: they cost it little, and what is compiled ahead for the plan is then what the
-    short case needs.
+    short case needs, but for tiles that only long sequences have.
     """
-    kv_heads = case.kv_heads if case.backend == "flash" else min(case.kv_heads, _FEW_HEADS)
+    kv_heads = case.kv_heads if case.backend in FLASH_BACKENDS else min(case.kv_heads, _FEW_HEADS)
     windows = {
         name: None if size is None or size >= length else min(size, _SHORT_WINDOW)
         for name, size, length in (

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiling.case import Case
+from profiling.case import FLASH_BACKENDS, Case
 from profiling.devices import Device
+from profiling.model import hopper
 from profiling.model.memory import score_matrix_bytes
 from profiling.model.naive import naive_passes
 from profiling.model.tiles import key_rows, query_rows, visible_pairs
@@ -24,7 +25,7 @@ from profiling.model.traffic import default_tile, is_modelled, traffic
 
 REASONS: tuple[str, ...] = ("launch", "bytes", "arithmetic", "padding", "waves")
 EAGER: tuple[str, ...] = ("naive",)
-FUSED: tuple[str, ...] = ("flash", "sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient")
+FUSED: tuple[str, ...] = (*FLASH_BACKENDS, "sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient")
 
 
 class Amount(NamedTuple):
@@ -48,7 +49,8 @@ def amounts(case: Case, device: Device) -> tuple[Amount, ...]:
     if case.backend in EAGER:
         return _eager(case, device)
     if case.backend in FUSED and device.sm_count is not None:
-        return _fused(case, device.sm_count, default_tile(case.direction))
+        tile = _assumed_tile(case)
+        return () if tile is None else _fused(case, device.sm_count, tile)
     return ()
 
 
@@ -73,6 +75,13 @@ def tile_amounts(case: Case, device: Device) -> tuple[Amount, ...]:
         Amount("step", "steps", busiest / 1e3),
         Amount("cache", "bytes", asked / 1e9),
     )
+
+
+def _assumed_tile(case: Case) -> tuple[int, int] | None:
+    """The tile that a fused backend is taken to have; that of `flash_hopper` is known."""
+    if case.backend == "flash_hopper":
+        return hopper.forward_tile(case) if case.direction == "fwd" else hopper.backward_tile(case)
+    return default_tile(case.direction)
 
 
 def _eager(case: Case, device: Device) -> tuple[Amount, ...]:

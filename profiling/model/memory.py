@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from profiling.case import DTYPE_BYTES, PAGE_SIZE, Case
+from profiling.case import DTYPE_BYTES, FLASH_BACKENDS, PAGE_SIZE, Case
+from profiling.model import hopper
 from profiling.model.naive import sizes
 from profiling.model.traffic import is_modelled
 
@@ -54,10 +55,10 @@ def input_bytes(case: Case) -> int:
 def peak_bytes(case: Case, device_kind: str = "cuda") -> int | None:
     """The most that is held above q, k, v (and dO): in the forward for `fwd`, else in forward and backward.
 
-    For `naive` in each variant, and for `flash`. An allocator's rounding (512 B a tensor on CUDA) and a
-    library's workspaces come on top. None for a backend whose tensors are not ours to know, for a case
-    outside the formulas, and for `flash` with few queries and many keys: how many programs share those,
-    each with a partial output, depends on the device.
+    For `naive` in each variant, and for `flash` by any of its names. An allocator's rounding (512 B a
+    tensor on CUDA) and a library's workspaces come on top. None for a backend whose tensors are not ours
+    to know, for a case outside the formulas, and for `flash` with few queries and many keys: how many
+    programs share those, each with a partial output, depends on the device.
 
     Args:
         case: the shape; its backend and direction choose the law.
@@ -68,14 +69,15 @@ def peak_bytes(case: Case, device_kind: str = "cuda") -> int | None:
         return None
     if case.backend == "naive":
         return _naive(case, device_kind).peak
-    if case.backend == "flash":
+    if case.backend in FLASH_BACKENDS:
         s, row = sizes(case), _flash_row_bytes(case)
         if case.seq_len_q <= FEW_QUERIES and case.seq_len_k >= DIVIDED_KEYS:
             return None
         if case.direction == "fwd":
             return s.out_all + 2 * row
         delta = row if s.out_all else 0
-        return s.out_all + 2 * row + delta + s.q_all + s.k + s.v
+        beside = _hopper_backward_bytes(case) if case.backend == "flash_hopper" else delta
+        return None if beside is None else s.out_all + 2 * row + beside + s.q_all + s.k + s.v
     return None
 
 
@@ -85,7 +87,7 @@ def retained_bytes(case: Case) -> int | None:
         return None
     if case.backend == "naive":
         return _naive(case.model_copy(update={"direction": "fwd_bwd"}), "cuda").retained
-    if case.backend == "flash":
+    if case.backend in FLASH_BACKENDS:
         return sizes(case).out_all + 2 * _flash_row_bytes(case)
     return None
 
@@ -97,6 +99,19 @@ def _flash_row_bytes(case: Case) -> int:
     for fp32 inputs on CPUs and data-centre GPUs (fa_core.kernels.tuning.exact).
     """
     return (8 if case.dtype == "fp32" else 4) * case.batch * case.heads * case.seq_len_q
+
+
+def _hopper_backward_bytes(case: Case) -> int | None:
+    """What the backward for sm_90 holds beside: of each query two fp32 numbers (delta, LSE), and dQ's sum.
+
+    Queries are padded to whole steps. The sum has the padded width of a head, in fp32; there is none where a
+    kernel of its own forms dQ. None for a head_dim that it cannot take.
+    """
+    tile, width = hopper.backward_tile(case), hopper.padded_width(case)
+    if tile is None or width is None:
+        return None
+    queries = case.batch * case.heads * -(-case.seq_len_q // tile[0]) * tile[0]
+    return 4 * queries * (2 + (width if hopper.sums_dq(case) else 0))
 
 
 def largest_seq_len(case: Case, memory_bytes: int) -> int | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from profiling.case import DTYPE_BYTES, NAIVE_VARIANTS, Case, InputError
+from profiling.case import DETERMINISTIC, DTYPE_BYTES, NAIVE_VARIANTS, Case, InputError
 
 
 class Pass(NamedTuple):
@@ -68,12 +68,13 @@ def naive_passes(case: Case, variant: str | None = None) -> list[Pass]:
 
     Args:
         case: the shape; `case.direction` chooses forward, backward, or one after the other.
-        variant: one of `NAIVE_VARIANTS`; the case's own, or `add`, when None.
+        variant: one of `NAIVE_VARIANTS`; the case's own if it is eager, or `add`, when None.
 
     Raises:
         InputError: unknown variant.
     """
-    variant = variant or case.variant or "add"
+    own = "" if case.variant == DETERMINISTIC else case.variant  # another backend's, and none of eager
+    variant = variant or own or "add"
     if variant not in NAIVE_VARIANTS:
         raise InputError(f"unknown variant {variant!r}: must be one of {', '.join(NAIVE_VARIANTS)}")
     passes: list[Pass] = []

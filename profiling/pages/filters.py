@@ -15,7 +15,16 @@ import streamlit as st
 from profiling.case import DIRECTIONS, DTYPE_BYTES, LAYOUTS
 from profiling.pages import state
 
-CANDIDATES = ("flash", "sdpa_flash", "sdpa", "sdpa_cudnn", "tiled", "naive_compiled")
+CANDIDATES = (
+    "flash",
+    "flash_hopper",
+    "flash_portable",
+    "sdpa_flash",
+    "sdpa",
+    "sdpa_cudnn",
+    "tiled",
+    "naive_compiled",
+)
 CLOCK_HELP = (
     "wall: one eager call, launch included. pipelined: many calls, one synchronise. "
     "device: GPU events, cold L2. graph: replay of a CUDA graph, rotating buffers. "

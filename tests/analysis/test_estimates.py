@@ -86,6 +86,19 @@ def test_estimates_are_the_models() -> None:
             assert out[f"est_{name}_bytes"].iloc[i] == getattr(moved, f"{name}_bytes"), (row, name)
 
 
+def test_the_fused_backward_is_not_modelled() -> None:
+    """Of `flash_hopper`'s backward neither L2 nor DRAM bytes are said; of its forward both, by its tile."""
+    hopper = {"backend": "flash_hopper", "block_m": 192, "block_n": 128}
+    backward = [{"backend": "flash_hopper", "direction": d} for d in ("bwd", "fwd_bwd")]
+    split = {"backend": "flash_hopper", "variant": "deterministic", "direction": "bwd"}
+    found = with_estimates(table(hopper, *backward, split, {"direction": "bwd"}), H200)
+    assert found["est_tile_bytes"].isna().tolist() == [False, True, True, True, False]
+    assert found["est_dram_bytes"].isna().tolist() == [False, True, True, True, False]
+    assert found["est_compulsory_bytes"].notna().all()
+    assert found["est_naive_bytes"].notna().all()
+    assert found["est_tile_bytes"][0] == traffic(case(), H200, block_m=192, block_n=128).tile_bytes
+
+
 def test_a_cpu_has_no_dram_estimate() -> None:
     """Without a device the cache is unknown; everything else stands."""
     out = with_estimates(table({}, {"backend": "naive"}), None)

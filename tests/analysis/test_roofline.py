@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from profiling.analysis.estimates import with_estimates
 from profiling.analysis.roofline import CEILINGS, Moved, ceilings, roofs, with_counters
 from profiling.devices import find_device
 from profiling.model.flops import flops
@@ -126,6 +128,18 @@ def test_the_l2_is_asked_by_tiles_and_by_eager_kernels(table):
     assert "l2" not in pick(found, "sdpa_cudnn", 16384).moved
     assert flash.intensity("l2") < flash.intensity("dram") / 25
     assert pick(found, "sdpa_cudnn", 16384).intensity("l2") is None
+
+
+def test_the_kernels_for_sm_90_ask_by_their_tile_forward_and_unknown_backward(table):
+    """A forward of `flash_hopper` has modelled L2 and DRAM bytes, its backward neither."""
+    own = table[(table["backend"] == "flash") & (table["head_dim"] == 128) & (table["batch"] == 1)].copy()
+    own["backend"] = "flash_hopper"
+    own.loc[own["direction"] != "fwd", ["block_m", "block_n"]] = pd.NA
+    found = roofs(with_estimates(own, H200))
+    assert set(pick(found, "flash_hopper", 16384).moved) == {"l2", "dram"}
+    backward = pick(found, "flash_hopper", 16384, direction="bwd")
+    assert backward.moved == {}
+    assert backward.bound_by == "tensor"
 
 
 def test_narrow_tiles_are_bound_by_the_l2(table):

@@ -5,8 +5,10 @@ import math
 import plotly.graph_objects as go
 import pytest
 
-from profiling.case import BACKENDS, NAIVE_VARIANTS
+from profiling.case import BACKENDS, VARIANTS
 from profiling.figures import theme
+
+ASKED = [f"{name}/{variant}" for name, variants in VARIANTS.items() for variant in variants]
 
 
 def luminance(colour: str) -> float:
@@ -22,7 +24,7 @@ def contrast(a: str, b: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-@pytest.mark.parametrize("name", [*BACKENDS, *(f"naive/{v}" for v in NAIVE_VARIANTS), "mine.kernels:attend"])
+@pytest.mark.parametrize("name", [*BACKENDS, *ASKED, "mine.kernels:attend"])
 def test_every_backend_reads_on_white_and_on_dark(name: str) -> None:
     """Each backend's colour has a contrast of 3:1 on both backgrounds."""
     colour = theme.style_of(name).colour
@@ -32,7 +34,7 @@ def test_every_backend_reads_on_white_and_on_dark(name: str) -> None:
 
 def test_no_two_backends_share_colour_and_marker() -> None:
     """Two backends of one chart can be told apart without hue: markers differ, naive's default aside."""
-    styles = [theme.style_of(name) for name in BACKENDS]
+    styles = [theme.style_of(name) for name in (*BACKENDS, "flash_hopper/deterministic")]
     assert len({style.symbol for style in styles}) == len(styles)
     assert theme.style_of("naive") == theme.style_of("naive/add")
     assert theme.style_of("naive").colour == theme.GREY

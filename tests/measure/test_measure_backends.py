@@ -9,6 +9,7 @@ from fa_core import naive_attention
 from profiling.case import BACKENDS, CPU_BACKENDS
 from profiling.measure import backends
 from profiling.measure.backends import bind, kernel_name, resolve, tile
+from profiling.measure.failures import classify
 from profiling.measure.inputs import make_inputs
 
 CPU = torch.device("cpu")
@@ -109,17 +110,58 @@ class TestResolve:
         ],
         ids=" ".join,
     )
-    def test_flash_reads_packs_and_pages_itself(self, make_case, fields, monkeypatch):
+    @pytest.mark.parametrize("name", ["flash", "flash_portable"])
+    def test_flash_reads_packs_and_pages_itself(self, make_case, name, fields, monkeypatch):
         """Offsets, tables and features reach the kernels (here the interpreter), and the LSE returns."""
         pytest.importorskip("triton")
-        monkeypatch.setattr(backends, "CPU_BACKENDS", ("flash",))
-        case = make_case(backend="flash", head_dim=16, head_dim_v=16, **fields)
+        monkeypatch.setattr(backends, "CPU_BACKENDS", (name,))
+        case = make_case(backend=name, head_dim=16, head_dim_v=16, **fields)
         inputs = make_inputs(case, CPU, 0)
         if torch.cuda.is_available():
             pytest.skip("without an interpreter, tensors on a CPU have no kernel")
         out, lse = resolve(case, CPU).forward_lse(inputs)
         torch.testing.assert_close(out, expected(case, inputs), atol=1e-5, rtol=1e-5)
         assert lse.shape == (out.shape[:3] if out.ndim == 4 else (2, len(out)))
+
+    @pytest.mark.parametrize(
+        "name", ["flash", "flash_portable", "flash_hopper", "flash_hopper/deterministic"]
+    )
+    def test_each_name_of_flash_reaches_fa_core(self, make_case, name, monkeypatch):
+        """The implementation by its name, and `deterministic` where the variant asks for it."""
+        asked = []
+        monkeypatch.setattr(backends, "CPU_BACKENDS", (name.partition("/")[0],))
+        monkeypatch.setattr(backends.fa_core, "attention", lambda *x, **more: asked.append(more) or x[0])
+        backend, _, variant = name.partition("/")
+        case = make_case(backend=backend, variant=variant, causal=True)
+        resolve(case, CPU).forward(make_inputs(case, CPU, 0))
+        (found,) = asked
+        assert (found["impl"], found["causal"]) == (backend, True)
+        assert found.get("deterministic", False) == bool(variant)
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"layout": "varlen"}, "flash_hopper cannot take layout varlen"),
+            ({"layout": "paged"}, "flash_hopper cannot take layout paged"),
+            ({"tile_m": 64, "tile_n": 64}, "flash_hopper has no tiles"),
+        ],
+    )
+    def test_the_kernels_for_sm_90_read_dense_tensors(self, make_case, fields, said, monkeypatch):
+        """Packed and paged cases, and tiles, are refused before anything is run."""
+        monkeypatch.setattr(backends, "CPU_BACKENDS", ("flash_hopper",))
+        with pytest.raises(NotImplementedError, match=said):
+            resolve(make_case(backend="flash_hopper", **fields), CPU)
+
+    def test_what_the_kernels_for_sm_90_cannot_take_is_unsupported(self, make_case, monkeypatch):
+        """Their refusal is one sentence, and a row that says so."""
+        pytest.importorskip("triton")
+        monkeypatch.setattr(backends, "CPU_BACKENDS", ("flash_hopper",))
+        case = make_case(backend="flash_hopper", dtype="fp16", head_dim=16, head_dim_v=16)
+        with pytest.raises(NotImplementedError) as caught:
+            resolve(case, CPU).forward(make_inputs(case, CPU, 0))
+        found = classify(caught.value, ours=True)
+        assert found.status == "unsupported"
+        assert found.reason.startswith("the kernels for sm_90 cannot take this call: ")
 
     @pytest.mark.parametrize("name", ["naive_compiled", "flex"])
     def test_compiled_backends_compile_every_layout_in_one_piece(self, make_case, name, monkeypatch):
@@ -267,3 +309,19 @@ class TestWhatRan:
         assert block_n >= 16
         assert tile(make_case(**flash, seq_len_q=1)) == (None, None)  # decides when it is launched
         assert tile(make_case(**flash, seq_len_q=1, tile_m=32, tile_n=32)) == (32, 32)
+        portable = flash | {"backend": "flash_portable"}
+        assert tile(make_case(**portable, seq_len_q=128)) == (block_m, block_n)
+
+    def test_tiles_of_the_kernels_for_sm_90(self, make_case):
+        """The forward's is known; the backward is not what a tile would describe."""
+        hopper = {"backend": "flash_hopper", "dtype": "bf16", "head_dim": 128, "head_dim_v": 128}
+        hopper |= {"seq_len_q": 4096, "seq_len_k": 4096}
+        assert tile(make_case(**hopper)) == (128, 128)
+        for direction in ("bwd", "fwd_bwd"):
+            assert tile(make_case(**hopper, direction=direction)) == (None, None)
+
+    @pytest.mark.parametrize("name", ["flash", "flash_portable", "flash_hopper"])
+    def test_each_name_of_flash_has_a_kernel(self, make_case, name):
+        """The name in the row is the implementation's that was asked for."""
+        backend = backends.Backend(lambda inputs: inputs.q, None, ours=True)
+        assert kernel_name(make_case(backend=name), backend, None) == f"fa_core.{name}"

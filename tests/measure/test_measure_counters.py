@@ -95,6 +95,20 @@ class TestCount:
         found, _ = counted(profiler(), "flash", direction="bwd")
         assert found["flash"].caches == "none"
 
+    @pytest.mark.parametrize("backend", ["flash", "flash_portable", "flash_hopper"])
+    def test_each_name_of_flash_has_a_forward_of_one_kernel(self, make_case, backend):
+        """Its caches are controlled at every pass; a backward of several kernels is counted without."""
+        asked = []
+
+        def launch(cases, caches):
+            asked.extend((case.direction, caches) for case in cases)
+            raise InputError("enough")
+
+        for direction in ("fwd", "bwd"):
+            with pytest.raises(InputError, match="enough"):
+                next(count([make_case(backend=backend, direction=direction)], launch))
+        assert asked == [("fwd", "all"), ("bwd", "none")]
+
     def test_a_forward_of_several_kernels_is_counted_again(self, make_case):
         """Flushing between its kernels would count what it never moves."""
         asked = []

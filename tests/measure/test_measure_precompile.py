@@ -40,12 +40,23 @@ def test_lengths_that_leave_no_rest_are_compiled_once():
     assert len(representatives([*same, *others])) == 5
 
 
+def test_each_name_of_flash_is_compiled():
+    """`flash_hopper`'s split backward too; the portable kernels know no other tile for longer sequences."""
+    names = ("flash", "flash_portable", "flash_hopper")
+    plan = [flash(n, backend=name) for name in names for n in (256, 4096)]
+    plan += [flash(256, backend="flash_hopper", direction="bwd", variant=v) for v in ("", "deterministic")]
+    found = [(c.backend, c.direction, c.variant) for c in representatives(plan)]
+    assert found.count(("flash_portable", "fwd", "")) == 1
+    assert found.count(("flash_hopper", "fwd", "")) == 2
+    assert {("flash_hopper", "bwd", ""), ("flash_hopper", "bwd", "deterministic")} <= set(found)
+
+
 @pytest.mark.parametrize("d", [40, 64, 72, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths_that_choose_another_tile_are_compiled_apart(d, causal):
     """On sm_90, of the lengths 256 to 32768: as many sets as there are tiles."""
     lengths = [2**i for i in range(8, 16)]
-    cases = [flash(n, head_dim=d, head_dim_v=d, causal=causal) for n in lengths]
+    cases = [flash(n, backend="flash_hopper", head_dim=d, head_dim_v=d, causal=causal) for n in lengths]
     tiles = set()
     for n in lengths:
         q = torch.empty(2, 16, n, d, dtype=torch.bfloat16, device="meta")
@@ -104,6 +115,16 @@ def test_children_compile_and_a_later_process_compiles_nothing(tmp_path, monkeyp
     known, new = map(float, told.stdout.split())
     assert known == 0.0
     assert new > 0.0
+
+
+def test_children_compile_the_kernels_for_sm_90(tmp_path, monkeypatch):
+    """Forward and both backwards of `flash_hopper`: its kernels by name, in Triton's cache."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    plan = [flash(512, backend="flash_hopper", direction="bwd", variant=v) for v in ("", "deterministic")]
+    with Precompiler(plan, 2) as ahead:
+        assert ahead.compile(H200)
+    made = {path.stem for path in tmp_path.rglob("*.cubin")}
+    assert made >= {"hopper_forward_kernel", "hopper_backward_kernel", "hopper_dq_kernel", "finish_kernel"}
 
 
 def test_a_child_that_dies_or_hangs_costs_no_run(tmp_path):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from profiling.case import Case, load_sweep
 from profiling.measure.precompile import representatives
 from profiling.measure.rehearsal import MOST, rehearsal, shortened
+from profiling.model.hopper import forward_tile
 from profiling.paths import DATA_DIR
 
 
@@ -101,6 +102,10 @@ def test_short_cases_keep_what_kernels_depend_on(lengths, heads, window):
 
 @given(st.integers(65, 70000), st.integers(65, 70000), st.sampled_from([None, 0, 100, 4096]), st.booleans())
 def test_what_is_compiled_for_the_plan_is_what_flash_rehearses(n_q, n_k, window, causal):
-    """The short case of `flash` needs no kernels of its own, beyond few queries."""
-    long = case("flash", seq_len_q=n_q, seq_len_k=n_k, window_left=window, causal=causal)
+    """The short case of the portable kernels needs none of its own, beyond few queries; on sm_90 one tile."""
+    fields = {"seq_len_q": n_q, "seq_len_k": n_k, "window_left": window, "causal": causal}
+    long = case("flash_portable", **fields)
     assert representatives([long, shortened(long)]) == [long]
+    long = case("flash_hopper", **fields)
+    same = forward_tile(long) == forward_tile(shortened(long))
+    assert representatives([long, shortened(long)]) == [long, shortened(long)][: 1 if same else 2]

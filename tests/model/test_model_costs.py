@@ -44,6 +44,19 @@ def test_a_mask_pads():
     assert found["padding"] > 0
 
 
+def test_the_kernels_for_sm_90_have_their_own_tiles():
+    """A causal forward at d = 64 from 4096 queries on: 192 x 128, so that longer tiles pad more."""
+    full = {"heads": 132, "kv_heads": 132, "causal": True}
+    assumed, own = (pairs(amounts(case(6144, name, **full), H200)) for name in ("flash", "flash_hopper"))
+    tiles = 6144 // 192
+    executed = sum(-(-(192 * (i + 1)) // 128) * 128 for i in range(tiles)) * 192
+    assert own["arithmetic"] + own["padding"] == pytest.approx(executed)
+    assert own["padding"] > assumed["padding"]
+    assert pairs(amounts(case(6144, "flash_portable", **full), H200)) == assumed
+    wide = {"head_dim": 512, "head_dim_v": 512}
+    assert amounts(case(6144, "flash_hopper", **wide), H200) == ()
+
+
 def test_the_products_grow_with_d_and_the_softmax_does_not():
     """d = 128 has twice the product of d = 64 and the same softmax."""
     narrow, wide = (amounts(case(head_dim=d, head_dim_v=d), H200) for d in (64, 128))
@@ -68,7 +81,7 @@ def test_eager_kernels_are_counted():
     n=st.integers(1, 5000),
     heads=st.integers(1, 300),
     d=st.sampled_from([16, 64, 128]),
-    backend=st.sampled_from(["flash", "naive", "sdpa_cudnn"]),
+    backend=st.sampled_from(["flash", "flash_hopper", "naive", "sdpa_cudnn"]),
     direction=st.sampled_from(["fwd", "bwd"]),
     causal=st.booleans(),
 )

@@ -49,6 +49,31 @@ def test_flash_holds_no_score() -> None:
         assert retained_bytes(case) == out + 2 * row
 
 
+def test_every_name_of_flash_holds_the_same_forward() -> None:
+    """The backward of `flash_hopper` has two fp32 numbers a padded query for delta's one, and dQ's fp32 sum.
+
+    At d = 80 a head is padded to 128 and steps have 64 queries; where dQ has a kernel of its own, at d = 256
+    or by the variant, there is no sum.
+    """
+    case = make(n=1000, d=80, h=6, batch=2)
+    for name in ("flash_portable", "flash_hopper"):
+        assert peak_bytes(case.model_copy(update={"backend": name})) == peak_bytes(case)
+        assert retained_bytes(case.model_copy(update={"backend": name})) == retained_bytes(case)
+
+    def backward(name: str, **changes: Any) -> int:
+        peak = peak_bytes(case.model_copy(update={"backend": name, "direction": "bwd", **changes}))
+        assert peak is not None
+        return peak
+
+    delta, queries = 4 * 12 * 1000, 12 * 1024
+    assert backward("flash_portable") == backward("flash")
+    assert backward("flash_hopper") == backward("flash") - delta + 4 * queries * (2 + 128)
+    split = backward("flash_hopper", variant="deterministic")
+    assert split == backward("flash") - delta + 4 * queries * 2
+    wide = {"head_dim": 256, "head_dim_v": 256}
+    assert backward("flash_hopper", **wide) == backward("flash", **wide) - delta + 4 * queries * 2
+
+
 def test_eager_holds_two_score_matrices_and_four_backward() -> None:
     """Large N, no mask: S and P in the forward; P, dP and dS in the backward, and on CUDA their product."""
     case = make(backend="naive", n=8192, d=16)

@@ -71,6 +71,12 @@ def test_no_series_is_below_the_compulsory_bytes(
     assert moved.tile_bytes == moved.tile.read + moved.tile.write
 
 
+def test_another_backends_variant_is_none_of_eager() -> None:
+    """`deterministic` asks for another backward of ours; the eager baseline beside it is the plain one."""
+    case = make(backend="flash_hopper", variant="deterministic", direction="bwd")
+    assert traffic(case, H200) == traffic(case.model_copy(update={"variant": ""}), H200)
+
+
 @given(case=cases(), step=st.integers(1, 300), variant=st.sampled_from(["add", "fill", "fp32_softmax"]))
 def test_longer_sequences_move_more(case: Case, step: int, variant: str) -> None:
     """naive, tile and compulsory never fall when Nq = Nk grows; dram neither, one KV head a query head."""
