@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from synthetic import synthetic_environment, write_synthetic
 
 from profiling.case import load_sweep
 from profiling.records import Measurement, Run, RunEnd, RunHeader
+from tests.synthetic import synthetic_environment, write_synthetic
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "tests" / "benchmarks" / "peers_table.py"
