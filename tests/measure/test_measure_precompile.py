@@ -93,7 +93,7 @@ def test_children_compile_and_a_later_process_compiles_nothing(tmp_path, monkeyp
     """For an H200 that is not there: the forward of a plan lies in Triton's cache afterwards."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with Precompiler([flash(512), flash(1024), flash(4096), flash(512, causal=True)], 2) as ahead:
-        assert len(ahead.cases) == 3
+        assert len(ahead.cases) == 2
         assert ahead.compile(H200)
     assert list(tmp_path.rglob("*.cubin"))
     code = (
