@@ -305,7 +305,7 @@ def attention(
         options = (causal, causal_align, window, scale)
         kind = None if any(x is not None for x in more) else plan.key_of(q, k, v, options)
         if kind is not None and (planned := _PLANS.get(kind)) is not None:
-            return planned(q, k, v)[0]
+            return planned(q, k, v)
     q, k, v = autocast_together(q, k, v)
     check_tensors(q, k, v)
     check_scores(q, q.shape[0], q.shape[1], softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)

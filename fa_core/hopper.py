@@ -14,11 +14,13 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
 from fa_core.kernels import tuning
 from fa_core.launch import Launch, Problem, Saved, decoding
 
 CAPABILITY = (9, 0)
+HAS_GLUON = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 6)
 LOG2E = 1.4426950408889634
 MAX_HEAD_DIM = 256
 # Keys and values of heads taken together under a mask: what an H100 or H200 keeps of them in its 50 MB of L2.
@@ -131,13 +133,15 @@ def _why_not_here(device: torch.device) -> str:
     gpu = tuning.gpu(device)
     if gpu is None or gpu.capability != CAPABILITY:
         return "the GPU must have compute capability 9.0 (H100, H200)"
-    return "" if _kernels() is not None else "triton must be 3.6 or newer, with Gluon in it"
+    return "" if HAS_GLUON else f"triton must be 3.6 or newer, got {triton.__version__}"
 
 
 def _fault(x: torch.Tensor) -> str:
     """What of a tensor (batch, heads, rows, d) the copy engine cannot read; "" if it can."""
     *steps, step = x.stride()
-    if step != 1 or (not x.is_meta and x.data_ptr() % 16):
+    # A compiler's tensors have no address: their kernels are asked again when they run.
+    placed = not (torch.compiler.is_compiling() or x.is_meta)
+    if step != 1 or (placed and x.data_ptr() % 16):
         return "must have its head_dim side by side, from a multiple of 16 bytes on"
     for size, step in zip(x.shape, steps, strict=False):
         if size > 1 and (step <= 0 or step % 8):
@@ -147,17 +151,15 @@ def _fault(x: torch.Tensor) -> str:
 
 @lru_cache(maxsize=1)
 def _kernels() -> Any:
-    """The kernels and what their launches need of Gluon; None where this Triton has none."""
-    try:
-        from triton.experimental.gluon import language as gl
-        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+    """The kernels and what their launches need of Gluon, imported when first needed."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-        from fa_core.kernels.hopper_backward import hopper_backward_kernel
-        from fa_core.kernels.hopper_dq import hopper_dq_kernel
-        from fa_core.kernels.hopper_forward import hopper_forward_kernel
-        from fa_core.kernels.hopper_rows import finish_kernel, prepare_kernel
-    except (ImportError, AttributeError):
-        return None
+    from fa_core.kernels.hopper_backward import hopper_backward_kernel
+    from fa_core.kernels.hopper_dq import hopper_dq_kernel
+    from fa_core.kernels.hopper_forward import hopper_forward_kernel
+    from fa_core.kernels.hopper_rows import finish_kernel, prepare_kernel
+
     return SimpleNamespace(
         gl=gl,
         TensorDescriptor=TensorDescriptor,
@@ -217,11 +219,14 @@ def _processors(p: Problem) -> int:
 def forward_launch(
     p: Problem,
     out: torch.Tensor,
-    row_max: torch.Tensor,
-    log_sum: torch.Tensor,
+    row_max: torch.Tensor | None,
+    log_sum: torch.Tensor | None,
     tile: ForwardTile | None = None,
 ) -> DescribedLaunch:
-    """The forward into out (B, H, Nq, d), row_max and log_sum (B, H, Nq), as the portable one leaves them."""
+    """The forward into out (B, H, Nq, d), row_max and log_sum (B, H, Nq), as the portable one leaves them.
+
+    Both may be None where neither a backward nor a log-sum-exp is to come.
+    """
     batch, heads, n_q, d = p.q.shape
     kv_heads, n_k = p.k.shape[1], p.k.shape[2]
     width, tile = padded_width(d), tile or forward_tile(p)

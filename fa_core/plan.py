@@ -62,20 +62,16 @@ class PlannedForward:
         self._device = device
         self._plan = plan
 
-    def __call__(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """out and the statistics (2, B, H, Nq), as `fa_core::flash_forward` returns them."""
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """The output; no statistics are kept."""
         out = torch.empty_like(q)
-        statistics = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=self._device)
-        row_max, log_sum = statistics.unbind()
-        tensors = {"q": q, "k": k, "v": v, "out": out, "row_max": row_max, "log_sum": log_sum}
+        tensors = {"q": q, "k": k, "v": v, "out": out}
         if torch.cuda.current_device() == self._device.index:
             self._plan.run(tensors)
         else:  # Triton launches on the current device
             with torch.cuda.device(self._device):
                 self._plan.run(tensors)
-        return out, statistics
+        return out
 
 
 def watched() -> bool:

@@ -200,15 +200,16 @@ def _compute(
         fence_async_shared()
         barrier()
         async_store(Out, [batch, head, start_m + GROUP * ROWS, 0], out_tiles.index(GROUP))
-        # The maximum in the scores' own units; what its rounding leaves goes to the logarithm of the sum.
-        row_max = pivot / scale_log2
-        rest = gl.where(
-            seen, gl.fma(-row_max, gl.full([ROWS], 0.0, gl.float32, rows_layout) + scale_log2, pivot), 0.0
-        )
-        log_sum = (gl.log2(row_sum) + rest) * LN2
-        index = (batch * shape[3] + head).to(gl.int64) * n_q + queries
-        gl.store(RowMax + index, gl.where(seen, row_max, -float("inf")), mask=queries < n_q)
-        gl.store(LogSum + index, log_sum, mask=queries < n_q)
+        if RowMax is not None:
+            # The maximum in the scores' own units; what its rounding leaves goes to the logarithm of the sum.
+            row_max = pivot / scale_log2
+            rest = gl.where(
+                seen, gl.fma(-row_max, gl.full([ROWS], 0.0, gl.float32, rows_layout) + scale_log2, pivot), 0.0
+            )
+            log_sum = (gl.log2(row_sum) + rest) * LN2
+            index = (batch * shape[3] + head).to(gl.int64) * n_q + queries
+            gl.store(RowMax + index, gl.where(seen, row_max, -float("inf")), mask=queries < n_q)
+            gl.store(LogSum + index, log_sum, mask=queries < n_q)
         if not OWN_OUT:
             tma.store_wait(0)
             barrier()
@@ -253,7 +254,7 @@ def hopper_forward_kernel(
     K,  # over (batch, kv_heads, n_k, head_dim), block (1, 1, BLOCK_N, D)
     V,  # the same of the values
     Out,  # as Q
-    RowMax,  # [batch, heads, n_q] contiguous, fp32: as the portable forward leaves them
+    RowMax,  # [batch, heads, n_q] contiguous, fp32: as the portable forward leaves them; or None
     LogSum,  # the same
     Sinks,  # [heads], or None
     n_tiles,  # over all heads

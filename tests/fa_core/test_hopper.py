@@ -197,7 +197,6 @@ def sm_90(monkeypatch):
     """Tensors without storage stand for an H200's; Triton may be taken for one that compiles."""
     monkeypatch.setattr(tuning, "elsewhere", tuning.Gpu(227 * 1024, (9, 0), 132))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(hopper, "_kernels", lambda: object())
 
 
 def _problem(n_q: int = 256, n_k: int = 256, d: int = 64, d_v: int | None = None, **more: object) -> Problem:
@@ -253,9 +252,9 @@ def test_other_gpus_get_the_portable_kernels(sm_90, monkeypatch, capability):
 
 
 def test_an_old_triton_gets_the_portable_kernels(sm_90, monkeypatch):
-    """Without Gluon there is nothing to compile."""
-    monkeypatch.setattr(hopper, "_kernels", lambda: None)
-    assert "triton must be 3.6 or newer" in hopper.why_not(_problem())
+    """Without Gluon as these kernels know it there is nothing to compile."""
+    monkeypatch.setattr(hopper, "HAS_GLUON", False)
+    assert "triton must be 3.6 or newer, got" in hopper.why_not(_problem())
 
 
 def test_explain_says_which_kernels(sm_90):
