@@ -228,6 +228,7 @@ def _caption(view: View, known: Sequence[Ceiling], level: str, borrowed: Sequenc
     """What is counted and what modelled, what is missing, and where the ceilings are from."""
     every = [roof for found in view.roofs.values() for roof in found.values()]
     without = [roof for roof in every if level not in roof.moved]
+    fused = [r for r in without if r.case.backend == "flash_hopper" and r.case.direction != "fwd"]
     counted = [roof for roof in every if level in roof.moved and roof.moved[level].counted]
     parts = [
         "Rates are measured. Open markers: bytes from the model; filled ones: from hardware counters"
@@ -240,7 +241,12 @@ def _caption(view: View, known: Sequence[Ceiling], level: str, borrowed: Sequenc
             "Of eager kernels the model counts each tensor that is read or written once; counters say some "
             "1.7 times that, since products read their operands again and lines are filled."
         )
-    if without:
+    if fused:
+        parts.append(
+            f"{units.count_text(len(fused))} calls are not drawn: what the backward of flash\\_hopper moves is "
+            "not modelled, and not counted here."
+        )
+    if without := [roof for roof in without if roof not in fused]:
         parts.append(
             f"{units.count_text(len(without))} calls are not drawn: neither counters nor the model say what "
             f"they move through the {LEVEL_LABELS[level]} "

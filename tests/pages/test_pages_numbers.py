@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from drawing import draw, figures, texts
 from scipy.interpolate import CubicSpline
+from synthetic import LAWS, synthetic_run, write_synthetic
 
 from profiling import units
 
@@ -388,6 +389,22 @@ def test_roofline_explains_a_call_by_its_least_times(gpu: list[Line]) -> None:
     assert ring["y"] == [pytest.approx(rate)]
     inputs = 4 * 16 * 16384 * 128 * 2 + 16 * 16384 * 4
     assert flash["x"][-1] == pytest.approx(4 * 16 * 16384**2 * 128 / inputs, rel=0.1)
+
+
+def test_roofline_says_that_the_backward_for_sm_90_is_not_modelled(data: Path) -> None:
+    """Its calls are not drawn, and one sentence says why; its forward is."""
+    laws = LAWS | {"flash_hopper": LAWS["flash"]}
+    made = synthetic_run(
+        run_id="sm90", backends=("flash", "flash_hopper"), laws=laws, directions=("fwd", "bwd")
+    )
+    write_synthetic(made, data / "samples" / "sm90.jsonl")
+    app = draw("roofline", run="sm90", direction="bwd")
+    assert "7 calls are not drawn: what the backward of flash\\_hopper moves is not modelled" in texts(app)
+    assert "neither counters nor the model say" not in texts(app)
+    assert "flash_hopper" not in {trace["name"] for trace in figures(app)[0]["data"]}
+    forward = draw("roofline", run="sm90", direction="fwd")
+    assert "not modelled" not in texts(forward)
+    assert "flash_hopper" in {trace["name"] for trace in figures(forward)[0]["data"]}
 
 
 def test_roofline_takes_the_bytes_that_another_run_counted(show: Show) -> None:
