@@ -243,8 +243,8 @@ def _caption(view: View, known: Sequence[Ceiling], level: str, borrowed: Sequenc
         )
     if fused:
         parts.append(
-            f"{units.count_text(len(fused))} calls are not drawn: what the backward of flash\\_hopper moves is "
-            "not modelled, and not counted here."
+            f"{units.count_text(len(fused))} calls are not drawn: what the backward of "
+            "flash\\_hopper moves is not modelled, and not counted here."
         )
     if without := [roof for roof in without if roof not in fused]:
         parts.append(
