@@ -350,10 +350,15 @@ def attention(
         return (out, lse) if lse is not None else out
     if impl == "flash_hopper":
         check_flash(q, v)
-        from fa_core import hopper_op
+        # `op` for its operator, which sends back what these cannot.
+        from fa_core import hopper_op, op  # noqa: F401
 
-        if reason := hopper_op.why_not(q, k, v, band, alibi_slopes=alibi_slopes, softcap=softcap, bias=bias):
-            raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
+        modified = any(x is not None for x in (alibi_slopes, softcap, bias))
+        # To a compiler the operator says itself what it cannot take, when it runs; it knows no modifiers.
+        if modified or not torch.compiler.is_compiling():
+            reason = hopper_op.why_not(q, k, v, band, alibi_slopes=alibi_slopes, softcap=softcap, bias=bias)
+            if reason:
+                raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
         if kind is not None:
             _PLANS.put(kind, lambda: hopper_op.plan_forward(q, k, v, band, scale))
         out, lse = hopper_op.hopper_attention(

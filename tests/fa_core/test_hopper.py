@@ -142,6 +142,9 @@ class TestAgainstTheOracle:
     @pytest.mark.parametrize("names", [("causal",), ("sinks", "window")])
     def test_opcheck(self, names):
         """Schema, fake kernels, autograd and tracing with dynamic shapes agree with what runs."""
+        import fa_core.hopper_op  # registers them
+
+        assert fa_core.hopper_op.hopper_attention
         x = make_inputs(70, 90, 16, kv_heads=1, dtype="fp16")
         options = make_features(x, *names)
         left, right = options.get("window", (None, 0))
@@ -278,6 +281,24 @@ def test_asked_for_where_they_cannot_run():
     x = make_inputs(128, 128, 64, dtype="fp16", batch=1, heads=1, kv_heads=1)
     with pytest.raises(NotImplementedError, match="the kernels for sm_90 cannot take this call: "):
         flash(*x[:3])
+
+
+def test_one_call_registers_all_operators_it_may_come_back_to():
+    """The gradient of sinks is the portable operator's, which nothing else need have imported."""
+    script = """
+import torch
+from fa_core import attention
+x = torch.zeros(1, 1, 128, 64, dtype=torch.float16, device="meta")
+try:
+    attention(x, x, x, impl="flash_hopper")
+except NotImplementedError:
+    pass
+print([hasattr(torch.ops.fa_core, name) for name in ("hopper_forward", "hopper_backward", "flash_backward")])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == "[True, True, True]", done.stderr[-2000:]
 
 
 def test_tiles_follow_the_shape(sm_90):

@@ -37,7 +37,7 @@ class TestOnTheGpu:
         expected = flash(*x[:3])
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            torch.cuda._sleep(10**8)  # about 50 ms
+            torch.cuda._sleep(10**9)  # half a second
             q = x.q * 1
             out = flash(q, *x[1:3])
             busy = not stream.query()
