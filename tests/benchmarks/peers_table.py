@@ -237,7 +237,7 @@ def main() -> None:
     at = run.header.environment
     print(
         f"Run {run.header.run_id}: {at.device_name}, torch {at.torch_version}, triton {at.triton_version}, "
-        f"commit {at.git_commit[:7]}{'' if at.git_clean else ' and changes'}\n"
+        f"commit {at.git_commit[:7]}{' and changes' if at.git_clean is False else ''}\n"
     )
     print(table(run))
     for text in (shapes_table(run) if options.shapes else "", lacking_text(run)):
