@@ -51,6 +51,7 @@ AXES: dict[str, Axis] = {
         Axis("dtype", "Dtype", "dtype", tuple(DTYPE_BYTES)),
         Axis("direction", "Direction", "direction", DIRECTIONS, "fwd: forward, bwd: backward alone"),
         Axis("series", "Batch · heads", "series", (), "held fixed along N; KV is shown where heads share it"),
+        Axis("tokens", "Tokens · heads", "tokens", (), "of the batch: it falls as N grows"),
         Axis("d", "Head dim d", "head_dim"),
         Axis("layout", "Layout", "layout", LAYOUTS, "varlen: packed sequences; paged: keys in pages"),
         Axis("window", "Window", "window", ("none",), "keys that a query sees before and after its place"),
@@ -65,6 +66,10 @@ AXES: dict[str, Axis] = {
 FEATURES: tuple[str, ...] = ("window", "softcap", "bias", "sinks", "alibi", "other")
 # The mask comes last: where the plain cases of a run are causal, they come before a bias without a mask.
 SLICE: tuple[str, ...] = ("dtype", "direction", "layout", "series", "d", *FEATURES, "mask")
+# The same with the tokens of a batch held fixed along N and not the batch.
+SLICE_AT_TOKENS: tuple[str, ...] = tuple("tokens" if key == "series" else key for key in SLICE)
+ALONG = {"batch": SLICE, "tokens": SLICE_AT_TOKENS}
+_CURVE_LENGTHS = 3  # from so many lengths on there is a curve to speak of
 
 
 class Choice(NamedTuple):
@@ -108,18 +113,47 @@ def choose(key: str, label: str, values: Sequence[Any], default: Any, *, hint: s
 
 def choose_one(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Any:
     """One of many as a drop-down in the sidebar, bound to the URL."""
+    with st.sidebar:
+        return drop_down(key, label, values, default, hint=hint)
+
+
+def drop_down(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Any:
+    """One of many as a drop-down where the page stands, bound to the URL."""
     if st.session_state.get(key) not in values:
         st.session_state.pop(key, None)
-    with st.sidebar:
-        value = st.selectbox(
-            label,
-            values,
-            index=list(values).index(default),
-            key=key,
-            bind="query-params",
-            help=hint or None,
-        )
+    value = st.selectbox(
+        label,
+        values,
+        index=list(values).index(default),
+        key=key,
+        bind="query-params",
+        help=hint or None,
+    )
     return default if value is None else value
+
+
+def choose_any(key: str, label: str, values: Sequence[Any], *, hint: str = "none chosen: all") -> Choice:
+    """Any number of values as chips in the sidebar, bound to the URL; none means all."""
+    known = list(values)
+    asked = st.session_state.get(key) or []
+    kept = [value for value in asked if value in known]
+    if kept != asked:
+        st.session_state[key] = kept
+    if len(known) < 2:
+        return Choice(key, label, [], [], drawn=False)
+    with st.sidebar:
+        value = st.pills(
+            label, known, selection_mode="multi", default=[], key=key, bind="query-params", help=hint or None
+        )
+    return Choice(key, label, list(value or []), [])
+
+
+def positive(key: str, label: str, default: float | None, *, hint: str = "") -> Choice:
+    """A number above 0 where the page stands, bound to the URL; empty is None where the default is."""
+    value = st.number_input(
+        label, min_value=0.0, value=default, key=key, bind="query-params", help=hint or None, format="%g"
+    )
+    return Choice(key, label, value or default, default)
 
 
 def choose_in_page(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Choice:
@@ -154,6 +188,27 @@ def choose_slice(frame: pd.DataFrame, keys: Sequence[str] = SLICE) -> tuple[pd.D
         frame = frame[frame[axis.column] == choice.value]
         choices.append(choice)
     return frame, choices
+
+
+def choose_along(frame: pd.DataFrame) -> Choice:
+    """What is held fixed along N, in the page; drawn for runs with curves at fixed tokens, as papers have."""
+    at_tokens, at_batch = _on_curves(frame, SLICE_AT_TOKENS), _on_curves(frame, SLICE)
+    if not at_tokens:
+        st.session_state.pop("along", None)
+        return Choice("along", "Held fixed", "batch", "batch", drawn=False)
+    usual = "tokens" if at_tokens > at_batch else "batch"
+    hint = "tokens: batch · N, the same work at every N but for the scores; no crossover is to be read off"
+    return choose_in_page("along", "Held fixed", list(ALONG), usual, hint=hint)
+
+
+def _on_curves(frame: pd.DataFrame, keys: Sequence[str]) -> int:
+    """Rows in slices of several lengths; of those at fixed tokens only where the batch changes along N."""
+    columns = [AXES[key].column for key in keys]
+    slices = frame.groupby(columns, dropna=False, observed=True)
+    lengths = slices["seq_len"].transform("nunique")
+    if "tokens" in keys:
+        lengths = lengths.where(slices["batch"].transform("nunique") > 1, 0)
+    return int((lengths >= _CURVE_LENGTHS).sum())
 
 
 def _usual(frame: pd.DataFrame, axis: Axis, values: Sequence[Any]) -> Any:
@@ -214,8 +269,16 @@ def reset(choices: Sequence[Choice]) -> None:
 
 def query_of(run: str, choices: Sequence[Choice], run_key: str = state.RUN_KEY) -> Query:
     """The query parameters that show this view to someone else, defaults included."""
-    texts = {c.key: c.value if isinstance(c.value, list) else str(c.value) for c in choices if c.drawn}
-    return {run_key: run, **texts}
+    return {run_key: run, **texts_of(choices)}
+
+
+def texts_of(choices: Sequence[Choice]) -> Query:
+    """The query parameters of these choices; one that was left empty has none."""
+    return {
+        c.key: [str(value) for value in c.value] if isinstance(c.value, list) else str(c.value)
+        for c in choices
+        if c.drawn and c.value is not None
+    }
 
 
 def values_of(choices: Sequence[Choice]) -> Mapping[str, Any]:

@@ -16,9 +16,21 @@ SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "TFLOP/s": (TFLOPS, lines.TFLOPS),
     "time per token": (TIME_PER_TOKEN, lines.PER_TOKEN),
 }
+_ALONG = {"batch": "", "tokens": "The batch falls as N grows, so that batch · N stays the same."}
 COLUMNS = [
-    *("name", "seq_len", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "speedup", "paper_tflops"),
-    *("n_samples", "n_rounds", "n_processes", "status", "reason", "flags", "block_m", "block_n", "kernel"),
+    *("name", "batch", "seq_len", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "speedup"),
+    *(
+        "paper_tflops",
+        "n_samples",
+        "n_rounds",
+        "n_processes",
+        "status",
+        "reason",
+        "flags",
+        "block_m",
+        "block_n",
+        "kernel",
+    ),
     *("rel_error", "eager_rel_error"),
 ]
 
@@ -29,14 +41,15 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = filters.choose_slice(untiled(loaded.frame))
+    along = filters.choose_along(untiled(loaded.frame))
+    frame, choices = filters.choose_slice(untiled(loaded.frame), filters.ALONG[along.value])
     baseline, chosen = filters.choose_baseline(frame), filters.choose_backends(frame)
     with st.container(horizontal=True):
         clock = filters.choose_clock(frame)
         show = filters.choose_in_page("show", "Show", list(SHOW), "latency")
         log = st.toggle("Log axes", value=True, key="log", bind="query-params")
     laid_over = published.choose(frame, str(show.value), loaded.device)
-    choices = [*choices, baseline, chosen, clock, show, laid_over.choice]
+    choices = [along, *choices, baseline, chosen, clock, show, laid_over.choice]
     head.finish(choices)
 
     frame = frame[frame["clock"] == clock.value]
@@ -60,7 +73,9 @@ def render() -> None:
         figures.figure(chart),
         name="latency",
         alt=f"{metric.label} against sequence length per backend, and the speed-up over {baseline.value}",
-        caption=" ".join(filter(None, (_caption(shown, show.value, peak), laid_over.caption))),
+        caption=" ".join(
+            filter(None, (_caption(shown, show.value, peak), _ALONG[along.value], laid_over.caption))
+        ),
         measured=True,
     )
     widgets.table(_table(shown, baseline.value), name="latency", run_id=loaded.name)

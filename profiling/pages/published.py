@@ -48,7 +48,7 @@ def choose(frame: pd.DataFrame, show: str, device: Device | None) -> Overlay:
         show: what the y axis is, a key of `METRICS`, else nothing fits.
         device: of the run.
     """
-    fitting = matching(_table(), frame, METRICS.get(show, ""))
+    fitting = matching(table(), frame, METRICS.get(show, ""))
     own = [name for name in _sets(fitting) if _is_own(fitting[fitting["set"] == name], frame, device)]
     names = [NONE, *own, *(name for name in _sets(fitting) if name not in own)]
     if len(names) == 1:
@@ -75,10 +75,10 @@ def matching(table: pd.DataFrame, frame: pd.DataFrame, metric: str) -> pd.DataFr
     fits = (table["metric"] == metric) & (table["direction"] == one["direction"])
     fits &= (table["head_dim"] == one["head_dim"]).fillna(False) & table["seq_len"].notna()
     fits &= (table["causal"] == bool(one["causal"])).fillna(False)
-    if metric == "latency_ms":
-        fits &= (table["batch"] == one["batch"]).fillna(False) & (table["heads"] == one["heads"]).fillna(
-            False
-        )
+    if metric == "latency_ms":  # at the batch that is shown, which may fall along N
+        batches = dict(zip(frame["seq_len"], frame["batch"], strict=True))
+        batch = table["seq_len"].map(batches) if frame["batch"].nunique() > 1 else one["batch"]
+        fits &= (table["batch"] == batch).fillna(False) & (table["heads"] == one["heads"]).fillna(False)
     rows = table[fits]
     return rows.assign(set=rows["device_name"] + " " + rows["dtype"])
 
@@ -121,7 +121,7 @@ def _load() -> pd.DataFrame:
     return load_published()
 
 
-def _table() -> pd.DataFrame:
+def table() -> pd.DataFrame:
     """The published results; a file that cannot be read costs them, not the page."""
     try:
         return _load()

@@ -135,17 +135,20 @@ def samples(key: Stamp) -> pd.DataFrame:
 def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
     """Add `seq_len` (N), `name` (backend/variant), `plain`, and the columns that the filters choose from.
 
-    These are texts: `series` (batch and heads), `mask`, `window`, `cap` (softcap), `has_bias`, `has_sinks`,
-    `has_alibi`, and `other` (anything else that sets cases apart). `plain` is whether a case is dense
-    attention of one length and width without any feature.
+    These are texts: `series` (batch and heads), `tokens` (of the batch, and heads), `mask`, `window`, `cap`
+    (softcap), `has_bias`, `has_sinks`, `has_alibi`, and `other` (whatever else sets cases apart). `plain`
+    is whether a case is dense attention of one length and width without any feature.
     """
-    heads = "B" + frame["batch"].astype("string") + "-H" + frame["heads"].astype("string")
-    shared = heads + "-KV" + frame["kv_heads"].astype("string")
+    heads = "-H" + frame["heads"].astype("string")
+    heads = heads.where(
+        frame["kv_heads"] == frame["heads"], heads + "-KV" + frame["kv_heads"].astype("string")
+    )
     return frame.assign(
         seq_len=frame["seq_len_k"],
         # chips read Markdown, and a file may say anything
         name=backend_names(frame).str.replace(_NO_NAME, "?", regex=True),
-        series=heads.where(frame["kv_heads"] == frame["heads"], shared),
+        series="B" + frame["batch"].astype("string") + heads,
+        tokens=(frame["batch"] * frame["seq_len_q"]).astype("string") + " tokens" + heads,
         mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),
         window=_window(frame),
         cap=frame["softcap"].map(lambda cap: "none" if pd.isna(cap) else f"{cap:g}").astype("string"),

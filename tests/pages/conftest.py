@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from page_runs import counters_run, cpu_run, feature_run, gpu_run, hostile_run, tile_run
+from page_runs import counters_run, cpu_run, feature_run, gpu_run, hostile_run, tile_run, tokens_run
 from synthetic import write_synthetic
 
 
@@ -32,7 +32,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs above as files, written once."""
     folder = tmp_path_factory.mktemp("files")
-    for run in (gpu_run(), counters_run(), cpu_run(), feature_run(), tile_run(), hostile_run()):
+    runs = (gpu_run(), counters_run(), cpu_run(), feature_run(), tile_run(), tokens_run(), hostile_run())
+    for run in runs:
         write_synthetic(run, folder / f"{run.run_id}.jsonl")
     return folder
 

@@ -83,6 +83,24 @@ def feature_run(run_id: str = "h200-features") -> Run:
     return Run(header=header, measurements=tuple(measurements), environments=run.environments, end=run.end)
 
 
+def tokens_run(run_id: str = "h200-peers") -> Run:
+    """16384 tokens at every N, as papers measure, and a curve of one batch that is shorter."""
+    run = gpu_run(run_id, seq_lens=(64,))
+    rng = np.random.default_rng(0)
+    shapes = [(16384 // n, n) for n in (512, 2048, 8192, 16384)] + [(1, 256), (1, 512)]
+    measurements = tuple(
+        synthetic_measurement(
+            synthetic_case(name, n, batch=batch, causal=causal),
+            clocks=("device",),
+            round_noise=0.001,
+            rng=rng,
+        )
+        for (batch, n), causal, name in itertools.product(shapes, (False, True), ("naive", "flash"))
+    )
+    header = run.header.model_copy(update={"planned_cases": len(measurements), "clocks": ("device",)})
+    return Run(header=header, measurements=measurements, environments=run.environments, end=run.end)
+
+
 def tile_run(run_id: str = "h200-tiles") -> Run:
     """A tile sweep of flash; 256 x 256 does not fit."""
     return synthetic_run(

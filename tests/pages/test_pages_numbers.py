@@ -226,6 +226,31 @@ def test_latency_per_token_divides_by_the_tokens(gpu: list[Line]) -> None:
     assert flash["y"] == pytest.approx([p50(lines[n], "device") * 1e6 / n for n in sorted(lines)])
 
 
+def test_latency_at_fixed_tokens_draws_one_curve_over_batches(show: Show) -> None:
+    """A run as papers measure: along N the batch falls; the numbers are those of each N's own batch."""
+    lines = case_lines(show("h200-peers") / "samples" / "h200-peers.jsonl")
+    app = draw("latency")
+    flash = next(t for t in figures(app)[0]["data"] if t["name"] == "flash")
+    own = {
+        n: pick(lines, backend="flash", batch=16384 // n, causal=False)[n] for n in (512, 2048, 8192, 16384)
+    }
+    assert flash["x"] == sorted(own)
+    assert flash["y"] == [p50(own[n], "device") for n in sorted(own)]
+    assert "batch · N stays the same" in texts(app)
+    table = app.dataframe[0].value
+    assert set(zip(table["seq_len"], table["batch"], strict=True)) == {(n, 16384 // n) for n in own}
+    app = draw("latency", along="batch", series="B1-H16")
+    flash = next(t for t in figures(app)[0]["data"] if t["name"] == "flash")
+    assert flash["x"] == [256, 512, 16384]
+
+
+def test_what_is_held_fixed_is_asked_only_where_tokens_are(gpu: list[Line]) -> None:
+    """A run with a batch of its own along each curve has no such choice."""
+    assert gpu
+    app = draw("latency")
+    assert "along" not in {control.key for control in app.button_group}
+
+
 def test_memory_draws_peaks_fits_exponents_and_finds_what_fits(gpu: list[Line]) -> None:
     """Points are the file's bytes, the exponent is the slope in log-log, the longest N that of the rows."""
     app = draw("memory")
