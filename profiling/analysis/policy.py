@@ -211,7 +211,7 @@ def _ranges(sizes: Sequence[int]) -> dict[int, tuple[int, int]]:
     return dict(zip(sizes, zip(starts, ends, strict=True), strict=True))
 
 
-def _stretches(ms: Values, margin: float) -> list[tuple[Option, list[int]]]:
+def stretches(ms: Values, margin: float) -> list[tuple[Option, list[int]]]:
     """The measured lengths in order, in stretches with one option each."""
     found: list[tuple[Option, list[int]]] = []
     for n in sorted({n for own in ms.values() for n in own}):
@@ -230,19 +230,19 @@ def _changes(
     curve: _Curve, clock: str, margin: float
 ) -> list[tuple[tuple[int, int], Option, dict[str, Any]]]:
     """((from N, to N), option, evidence), one after another without gaps."""
-    stretches = _stretches(curve.ms, margin)
-    starts = [stretches[0][1][0]]
-    for (old, before), (new, after) in itertools.pairwise(stretches):
-        starts.append(_start(curve.ms[old], before[-1], curve.ms[new], after[0]))
-    ends = [*(start - 1 for start in starts[1:]), stretches[-1][1][-1]]
-    brackets = [None, *([before[-1], after[0]] for (_, before), (_, after) in itertools.pairwise(stretches))]
+    parts = stretches(curve.ms, margin)
+    starts = [parts[0][1][0]]
+    for (old, before), (new, after) in itertools.pairwise(parts):
+        starts.append(takeover(curve.ms[old], before[-1], curve.ms[new], after[0]))
+    ends = [*(start - 1 for start in starts[1:]), parts[-1][1][-1]]
+    brackets = [None, *([before[-1], after[0]] for (_, before), (_, after) in itertools.pairwise(parts))]
     return [
         ((start, end), option, _evidence(curve, option, lengths, bracket, clock))
-        for start, end, (option, lengths), bracket in zip(starts, ends, stretches, brackets, strict=True)
+        for start, end, (option, lengths), bracket in zip(starts, ends, parts, brackets, strict=True)
     ]
 
 
-def _start(old: dict[int, float], last: int, new: dict[int, float], first: int) -> int:
+def takeover(old: dict[int, float], last: int, new: dict[int, float], first: int) -> int:
     """From where on `new` is taken: after `last`, where `old` still was, and no later than `first`."""
     if first not in old:  # it stops in between
         return last + 1
