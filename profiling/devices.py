@@ -31,6 +31,8 @@ class Device(BaseModel):
 
     Peaks are dense (no structured sparsity) with fp32 accumulation, in TFLOP/s. `sram_bytes` is the
     shared memory one block can use; `llc_bytes` a last-level cache behind the L2, where there is one.
+    `dram_bandwidth_gbs` is the data sheet's and rounded; `dram_bus_bits` and `dram_clock_mhz` are of DRAM
+    with two transfers a clock, as `dram_source` says them.
     `l2_bytes_per_clock` is what the L2 hands to all SMs in one of their clocks, as `l2_source` says it.
     What starts with `measured_` was seen on a card of this kind, as `measured_source` says: what reading from
     the L2 reaches, a copy's bytes read and written, and the rate of a large matrix product in 16 bits.
@@ -47,10 +49,13 @@ class Device(BaseModel):
     l2_bytes: Count | None = None
     llc_bytes: Count | None = None
     # For a device that is not in the catalogue: the one share that was measured (on an H200).
-    l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.31
+    l2_usable_fraction: Annotated[float, Field(gt=0, le=1)] = 0.56
     l2_bytes_per_clock: Count | None = None
     l2_source: str = ""
     dram_bandwidth_gbs: Positive | None = None
+    dram_bus_bits: Count | None = None
+    dram_clock_mhz: Count | None = None
+    dram_source: str = ""
     fp16_tflops: Positive | None = None
     bf16_tflops: Positive | None = None
     tf32_tflops: Positive | None = None
@@ -75,6 +80,10 @@ class Device(BaseModel):
     def _figures_have_a_source(self) -> Device:
         if self.l2_bytes_per_clock is not None and not self.l2_source:
             raise ValueError("l2_bytes_per_clock needs an l2_source")
+        if (self.dram_bus_bits is None) != (self.dram_clock_mhz is None):
+            raise ValueError("dram_bus_bits and dram_clock_mhz must be given together")
+        if self.dram_bus_bits is not None and not self.dram_source:
+            raise ValueError("dram_bus_bits needs a dram_source")
         measured = (self.measured_l2_gbs, self.measured_dram_gbs, self.measured_tensor_tflops)
         if any(measured) and not self.measured_source:
             raise ValueError("measured figures need a measured_source")
@@ -87,8 +96,15 @@ class Device(BaseModel):
 
     @property
     def usable_cache_bytes(self) -> int | None:
-        """`cache_bytes` times the share of it that re-reads of K and V can count on."""
+        """`cache_bytes` times the share of it that keeps lines from one visit to the next."""
         return None if self.cache_bytes is None else int(self.cache_bytes * self.l2_usable_fraction)
+
+    @property
+    def dram_peak_gbs(self) -> float | None:
+        """What DRAM cannot exceed: two transfers a clock of its bus, else the data sheet's figure."""
+        if self.dram_bus_bits is None or self.dram_clock_mhz is None:
+            return self.dram_bandwidth_gbs
+        return self.dram_bus_bits / 8 * 2 * self.dram_clock_mhz / 1e3
 
     def peak_tflops(self, dtype: str) -> float | None:
         """The dense matmul peak for a case's dtype; `fp32` means true fp32 dots, not TF32."""

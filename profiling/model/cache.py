@@ -1,63 +1,63 @@
 """What a last-level cache leaves for DRAM: the tile model seen through an L2 of the device's size.
 
 Thread blocks that walk the same tensor do so side by side, so a generation of them (as many as run at once)
-fetches it from DRAM once. The next generation finds of it what survived, and the room to survive in is
-shared: while the last blocks of one head are at work, the first of the next are, too. So the bytes between
-two visits to a line are those of one stream, and of the share of another that a generation reaches into.
+fetches it from DRAM once. The next generation finds of it what survived, and that is decided by how many
+bytes went by between the two visits to a line: the rest of what the first generation walks, which is more
+than one head where a generation reaches into the next; what the second has walked so far; and what each
+block holds for itself, its own rows and its output. A cache that throws out what was used longest ago keeps
+a line while less than its capacity went by. Blocks are not exactly in step and sets fill unevenly, so the
+step between kept and lost is smooth (`missed_share`).
 
-Hardware counters of an H200 (data/samples/h200-counters.jsonl, data/counters_h200.csv) show it: with d = 128
-K and V of a head are 8.4 MB at N = 16384 and 16.8 MB at 32768, and are read 1.02, 1.07, 1.17, 1.42 and 1.86
-times at N = 16k, 20k, 24k, 28k and 32k; with d = 64 the 16.8 MB of a head of N = 65536 are read once, because
-its four times as many tiles seldom share the cache with the next head's. A cache with random replacement
-behaves so, and its capacity is then the one fitted number (`Device.l2_usable_fraction`).
+Two numbers are fitted to hardware counters of an H200: the capacity, `Device.l2_usable_fraction`, a little
+over half of the L2, as where each of its two partitions holds a copy of what all SMs read; and the sharpness
+of the step, `SHARPNESS`. CONTRIBUTING.md, "The model of DRAM bytes", says what else was tried.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
+# Fitted with the share of an H200's L2 (0.56): tests/benchmarks/fit_cache.py.
+SHARPNESS = 16
+# A generation's visits are looked at in so many places along its walk.
+_PLACES = (np.arange(8) + 0.5) / 8
+# Of longer calls the first so many generations stand for all: where heads begin in them has a short period,
+# or so long a one that these have met every place.
+_MOST_GENERATIONS = 4096
 
-def missed_share(stream_bytes: float, capacity_bytes: float) -> float:
-    """Share of a cyclic stream that misses in a cache with random replacement, in [0, 1].
 
-    Between two visits to a line, m·F of the F streamed bytes missed, and each evicted a random one of C
-    cached bytes: the line survives with probability exp(-m·F/C), so m = 1 - exp(-m·F/C). For F <= C the
-    only solution is 0.
+def missed_share(between_bytes: np.ndarray, capacity_bytes: float) -> np.ndarray:
+    """Share of the visits that find their line gone, in [0, 1]: 1 / (1 + (capacity / between)^SHARPNESS).
+
+    Half of them where as many bytes went by as the cache holds; 1 in 100 at 0.75 of that, 99 at 1.33.
 
     Args:
-        stream_bytes: F, bytes between two visits to the same line.
-        capacity_bytes: C, > 0.
+        between_bytes: float64, any shape, >= 0: bytes that went by since the last visit.
+        capacity_bytes: > 0.
     """
-    x = stream_bytes / capacity_bytes
-    if x <= 1:
-        return 0.0
-    m = 1.0
-    for _ in range(50):  # Newton from above on a concave function: monotone, quadratic
-        survive = math.exp(-m * x)
-        step = (m - 1 + survive) / (1 - x * survive)
-        m -= step
-        if abs(step) < 1e-12:
-            break
-    return min(1.0, max(0.0, m))
+    ratio = np.minimum(between_bytes / capacity_bytes, 1e6) ** SHARPNESS
+    return ratio / (1 + ratio)
 
 
 class Walk(NamedTuple):
     """Thread blocks that walk the tensors of `streams` heads, one head's after another's.
 
     Attributes:
-        rows: rows that each of a head's blocks walks, from the tensor's start or to its end.
+        rows: int64, rows that each of a member's blocks walks from the tensor's start or to its end, the
+            longest walk first: that is how blocks are started under a mask.
         row_bytes: bytes of a row.
-        tiles: blocks of a head, not rounded up: rows of the outer loop over those of a tile.
-        streams: heads.
+        streams: heads whose tensors are walked.
+        own_bytes: of a block: the rows that it holds, and what it writes in the end.
+        members: query heads that walk the same tensor, one after the other.
     """
 
     rows: np.ndarray
     row_bytes: int
-    tiles: float
     streams: int
+    own_bytes: int = 0
+    members: int = 1
 
 
 def streamed_bytes(walk: Walk, blocks: int, capacity_bytes: int) -> int:
@@ -68,15 +68,30 @@ def streamed_bytes(walk: Walk, blocks: int, capacity_bytes: int) -> int:
         blocks: thread blocks that run at once.
         capacity_bytes: usable cache.
     """
-    count, streams = len(walk.rows), walk.streams
-    if not count or not streams:
+    each = len(walk.rows)
+    count = each * walk.members
+    total = count * walk.streams
+    if not total:
         return 0
-    longest = int(walk.rows.max())
-    first = longest * walk.row_bytes
-    # Of each head: the longest walk reads everything for the first time, the others what was there before.
-    others = (int(walk.rows.sum()) - longest) * walk.row_bytes
-    # Generations of blocks over all heads; of those that touch a head, all but one find it used before.
-    generations = math.ceil(count * streams / blocks)
-    again = min(1.0, (generations - 1) / streams / (count - 1)) if count > 1 else 0.0
-    between = first * (1 + min(1.0, blocks / walk.tiles, streams - 1))
-    return streams * (first + round(others * again * missed_share(between, capacity_bytes)))
+    rows = np.sort(walk.rows)[::-1]
+    # The longest walk reads all of a head's tensor that is needed, for the first time.
+    once = walk.streams * int(rows[0]) * walk.row_bytes
+    generations = -(-total // blocks)
+    looked_at = min(generations, _MOST_GENERATIONS)
+    begin = np.arange(looked_at, dtype=np.int64) * blocks
+    last = np.minimum(begin + blocks, total) - 1
+    place = begin % count
+    # The longest walk of a generation in the head that it begins in: its first block's, unless it reaches
+    # a further member's first.
+    own = np.minimum(count - place, last - begin + 1)
+    at = place % each
+    longest = np.where(at + own > each, rows[0], rows[at]) * walk.row_bytes
+    walked = longest + (last // count - begin // count) * int(rows[0]) * walk.row_bytes
+    again = np.flatnonzero(place[1:]) + 1  # generations that go on with a head
+    before, after = walked[again - 1, None], walked[again, None]
+    between = before * (1 - _PLACES) + after * _PLACES + blocks * walk.own_bytes
+    missed = missed_share(between, capacity_bytes).mean(axis=1)
+    reread = float((longest[again] * missed).sum())
+    if looked_at < generations:
+        reread *= (generations - 1) / (looked_at - 1)
+    return min(once + round(reread), walk.streams * walk.members * int(rows.sum()) * walk.row_bytes)

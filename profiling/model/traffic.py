@@ -116,7 +116,7 @@ def traffic(
     block_n: int | None = None,
     dq_tile: tuple[int, int] = DQ_TILE,
     variant: str | None = None,
-    blocks_per_sm: int = 1,
+    blocks_per_sm: int | None = None,
 ) -> Traffic:
     """The four series for a case, in its direction.
 
@@ -128,7 +128,8 @@ def traffic(
         block_n: key rows of that tile.
         dq_tile: query x key tile of the dQ kernel.
         variant: of the naive baseline; the case's own, or `add`, when None.
-        blocks_per_sm: thread blocks that an SM runs at once.
+        blocks_per_sm: thread blocks of an SM that walk in step; None takes what counters of `flash` speak for
+            (`_in_step`).
 
     Raises:
         InputError: half a tile was given, or a side below 1; the case is not dense, or has a window, bias,
@@ -150,7 +151,7 @@ def traffic(
     backward_tile = tile if case.direction == "bwd" or case.tile_m is not None else BACKWARD_TILE
     check_tile(*tile)
     check_tile(*dq_tile)
-    if blocks_per_sm < 1:
+    if blocks_per_sm is not None and blocks_per_sm < 1:
         raise InputError(f"blocks_per_sm must be at least 1, got {blocks_per_sm}")
 
     passes = naive_passes(case, variant)
@@ -172,13 +173,27 @@ def traffic(
 
 class _Cache(NamedTuple):
     capacity_bytes: int
-    blocks: int  # thread blocks in flight
+    sm_count: int
+    blocks_per_sm: int | None
 
 
-def _cache(device: Device | None, blocks_per_sm: int) -> _Cache | None:
+def _cache(device: Device | None, blocks_per_sm: int | None) -> _Cache | None:
     if device is None or device.usable_cache_bytes is None or device.sm_count is None:
         return None
-    return _Cache(max(1, device.usable_cache_bytes), device.sm_count * blocks_per_sm)
+    return _Cache(max(1, device.usable_cache_bytes), device.sm_count, blocks_per_sm)
+
+
+# Blocks of an SM that walk in step, by kernel: the widest head for which there are two. As compiled for sm_90
+# (tests/fa_core/aot.py) an SM runs two blocks of `flash`'s dK/dV kernel, and of its dQ kernel at d = 64. It
+# runs three of the forward at d = 64, but the counters are those of three that walk one after the other.
+_TWO_IN_STEP_UNTIL = {"forward": 0, "dkdv": 128, "dq": 64}
+
+
+def _in_step(cache: _Cache, kernel: str, width: int) -> int:
+    """Thread blocks of a generation: those that walk a tensor side by side."""
+    if cache.blocks_per_sm is not None:
+        return cache.sm_count * cache.blocks_per_sm
+    return cache.sm_count * (2 if width <= _TWO_IN_STEP_UNTIL[kernel] else 1)
 
 
 class _Shape(NamedTuple):
@@ -233,6 +248,11 @@ class _Shape(NamedTuple):
         return (self.d + self.dv) * self.e
 
     @property
+    def width(self) -> int:
+        """The wider of a head's two sides."""
+        return max(self.d, self.dv)
+
+    @property
     def row(self) -> int:
         """Bytes of one fp32 number for every query."""
         return 4 * self.heads * self.n_q
@@ -254,14 +274,15 @@ def _forward(s: _Shape, tile: tuple[int, int], cache: _Cache | None) -> _OneWay:
     tiled = Bytes(s.q + s.heads * int(keys.sum()) * s.kv_row, written)
     dram = None
     if cache is not None:
-        dram = Bytes(s.q + _kv_from_dram(s, keys, tile[0], cache), written)
+        own = min(tile[0], s.n_q) * s.kv_row  # q and the output
+        dram = Bytes(s.q + _kv_from_dram(s, keys, own, cache, "forward"), written)
     return _OneWay(tiled, dram, Bytes(s.q + s.kv, written))
 
 
-def _kv_from_dram(s: _Shape, keys: np.ndarray, block_m: int, cache: _Cache) -> int:
-    """K and V as the forward and the dQ kernel read them: outer query tiles, a group's heads side by side."""
-    walk = Walk(np.tile(keys, s.group), s.kv_row, s.group * s.n_q / block_m, s.kv_heads)
-    return streamed_bytes(walk, cache.blocks, cache.capacity_bytes)
+def _kv_from_dram(s: _Shape, keys: np.ndarray, own: int, cache: _Cache, kernel: str) -> int:
+    """K and V as the forward and the dQ kernel read them: outer query tiles, a group's heads in turn."""
+    walk = Walk(keys, s.kv_row, s.kv_heads, own, members=s.group)
+    return streamed_bytes(walk, _in_step(cache, kernel, s.width), cache.capacity_bytes)
 
 
 @lru_cache(maxsize=4096)
@@ -283,20 +304,22 @@ def _backward(s: _Shape, tile: tuple[int, int], dq_tile: tuple[int, int], cache:
         dram = compulsory  # all of it stays in the cache from one kernel to the next
     elif cache is not None:
         # A thread block of the dK/dV kernel walks its group's heads one after the other.
-        walk = Walk(queries, s.group * query_row, s.n_k / tile[1], s.kv_heads)
-        streamed = streamed_bytes(walk, cache.blocks, cache.capacity_bytes)
-        dram = delta.plus(Bytes(s.kv + streamed, s.kv)).plus(
-            Bytes(s.q + s.out + 2 * s.row + _kv_from_dram(s, keys, dq_tile[0], cache), s.q)
-        )
+        own = 2 * min(tile[1], s.n_k) * s.kv_row  # K, V and their gradients
+        walk = Walk(queries, s.group * query_row, s.kv_heads, own)
+        streamed = streamed_bytes(walk, _in_step(cache, "dkdv", s.width), cache.capacity_bytes)
+        own = min(dq_tile[0], s.n_q) * (2 * s.d + s.dv) * s.e  # q, dO and dQ
+        again = _kv_from_dram(s, keys, own, cache, "dq")
+        dram = delta.plus(Bytes(s.kv + streamed, s.kv)).plus(Bytes(s.q + s.out + 2 * s.row + again, s.q))
     return _OneWay(delta.plus(dkdv).plus(dq), dram, compulsory)
 
 
 def kv_fits_l2_until(device: Device, head_dim: int, dtype: str, head_dim_v: int | None = None) -> int | None:
     """The largest number of keys of which one head's K and V, alone, still fit the usable last-level cache.
 
-    Beyond it each generation of query tiles finds less than all of K and V in the cache, and DRAM delivers
-    the rest again; it begins a little earlier, with the next head's tiles at work already. None where the
-    device's cache is unknown.
+    Beyond it each generation of query tiles finds less than half of K and V in the cache, and DRAM delivers
+    the rest again; it begins earlier, with q, the output and the next head's keys in the cache beside them:
+    at about a quarter of it where generations reach into the next head. None where the device's cache is
+    unknown.
     """
     usable = device.usable_cache_bytes
     if usable is None:

@@ -150,10 +150,13 @@ def test_closed_form_of_the_split_backward() -> None:
 
 
 def test_two_backward_kernels_move_13_nd_through_dram() -> None:
-    """Where streams fit the cache but tensors do not, DRAM sees 13 N·d of the split backward (and 5 rows)."""
+    """Where streams fit the cache but tensors do not, DRAM sees 13 N·d of the split backward (and 5 rows).
+
+    To a ten-thousandth: the step between kept and lost is smooth, so that even there a few lines are lost.
+    """
     case = make(n=1024, d=128, h=64, batch=4, direction="bwd")
     t, r = 256 * 1024 * 128 * 2, 4 * 256 * 1024
-    assert traffic(case, H200).dram_bytes == 13 * t + 5 * r
+    assert traffic(case, H200).dram_bytes == pytest.approx(13 * t + 5 * r, rel=1e-4)
 
 
 def test_textbook_eager_passes() -> None:
@@ -193,7 +196,8 @@ def test_the_chapters_case() -> None:
     moved = traffic(make(n=8192, d=128, h=32, batch=8, dtype="fp16"), H200)
     assert moved.naive_bytes / 1e9 == pytest.approx(139.6, rel=0.01)
     assert moved.tile_bytes / 1e9 == pytest.approx(69.8, rel=0.001)
-    assert moved.dram_bytes == moved.compulsory_bytes == 4 * 2**29 + 2**23
+    assert moved.compulsory_bytes == 4 * 2**29 + 2**23
+    assert moved.dram_bytes == pytest.approx(moved.compulsory_bytes, rel=1e-4)
 
 
 def test_grouped_heads() -> None:
@@ -285,19 +289,33 @@ def test_what_is_not_modelled_is_refused(
 
 
 def test_where_a_head_stops_fitting() -> None:
-    """Alone, K and V at d = 128 fit an H200's cache up to 38 000 keys: half in fp32, twice at d = 64."""
+    """Alone, K and V at d = 128 fill what an H200 keeps at 69 000 keys: half in fp32, twice at d = 64."""
     until = kv_fits_l2_until(H200, 128, "bf16")
     assert until is not None
-    assert 32768 <= until < 65536
+    assert 65536 <= until < 72000
     assert kv_fits_l2_until(H200, 128, "fp32") == until // 2
     assert kv_fits_l2_until(H200, 64, "bf16") in (2 * until, 2 * until + 1)
     assert kv_fits_l2_until(H200, 128, "bf16", head_dim_v=384) == until // 2
     assert kv_fits_l2_until(find_device("MLU370-X8"), 128, "bf16") is None
-    for n, more in ((until, 1), (2 * until, 1.05)):  # one head has no neighbour
-        moved = traffic(make(n=n, d=128, h=1), H200)
-        assert moved.dram_bytes is not None
-        assert moved.dram_bytes >= more * moved.compulsory_bytes
-        assert (moved.dram_bytes == moved.compulsory_bytes) == (more == 1)
+    # One head has no neighbour: half of it stays from one generation to the next, and next to nothing of two.
+    for n, least, most in ((until // 2, 0, 0.02), (until, 0.5, 1), (2 * until, 0.99, 1)):
+        case = make(n=n, d=128, h=1)
+        moved = traffic(case, H200)
+        assert moved.dram is not None
+        generations = -(-n // FORWARD_TILE[0] // 132)
+        again = (moved.dram.read - moved.compulsory.read) / (2 * n * 128 * 2)
+        assert least <= again / (generations - 1) <= most
+
+
+def test_generations_of_blocks_are_those_of_the_kernel_that_walks() -> None:
+    """One block an SM in the forward, two in the dK/dV kernel; what a caller says holds for all."""
+    for n, direction, one, two in ((65536, "fwd", True, False), (32768, "bwd", False, False)):
+        case = make(n=n, d=128, h=16, direction=direction)
+        plain = traffic(case, H200).dram
+        assert (plain == traffic(case, H200, blocks_per_sm=1).dram) is one
+        assert (plain == traffic(case, H200, blocks_per_sm=2).dram) is two  # dQ has one
+    narrow = make(n=65536, d=64, h=16, direction="bwd")
+    assert traffic(narrow, H200) == traffic(narrow, H200, blocks_per_sm=2)
 
 
 def counters() -> list[dict[str, str]]:
@@ -327,9 +345,11 @@ def test_dram_model_against_counters(row: dict[str, str]) -> None:
     assert moved.dram_bytes == pytest.approx(read + write, rel=0.06)
 
 
+SAMPLES = COUNTERS.parent / "samples"
 COUNTED = [
     row
-    for row in load_run(COUNTERS.parent / "samples" / "h200-counters.jsonl").measurements
+    for run in ("h200-counters", "h200-predictions")
+    for row in load_run(SAMPLES / f"{run}.jsonl").measurements
     if row.case.backend == "flash"
 ]
 # Of what a kernel writes, the counter misses what its L2 still holds when it ends: some 9 MB on an H200.
@@ -338,11 +358,16 @@ UNWRITTEN_BYTES = 9_400_000
 
 @pytest.mark.parametrize("row", COUNTED, ids=lambda row: row.case.label)
 def test_dram_model_against_our_kernels(row: Measurement) -> None:
-    """Forward and backward, both head dims, K and V within L2 and beyond: DRAM bytes within 15 %."""
+    """Forward and backward, both head dims, K and V within L2 and beyond: DRAM bytes within 15 %.
+
+    Of bytes read, and of both together. The worst are 11 % too high: the forward at d = 64 and N = 65536, and
+    the backward at d = 128 and N = 49152.
+    """
     assert row.dram_read_bytes is not None
     assert row.dram_write_bytes is not None
     moved = traffic(row.case, H200, block_m=row.block_m, block_n=row.block_n).dram
     assert moved is not None
+    assert moved.read == pytest.approx(row.dram_read_bytes, rel=0.15)
     written = moved.write - min(moved.write, UNWRITTEN_BYTES)
     assert moved.read + written == pytest.approx(row.dram_read_bytes + row.dram_write_bytes, rel=0.15)
 
@@ -350,34 +375,73 @@ def test_dram_model_against_our_kernels(row: Measurement) -> None:
 def test_our_counters_reach_beyond_l2() -> None:
     """Both directions and both head dims are among them, on either side of where K and V stop fitting."""
     seen = {(row.case.direction, row.case.head_dim) for row in COUNTED}
-    assert seen == {("fwd", 64), ("fwd", 128), ("bwd", 128)}
-    assert len(COUNTED) >= 15
+    assert seen == {("fwd", 64), ("fwd", 128), ("bwd", 64), ("bwd", 128)}
+    assert len(COUNTED) >= 23
     beyond = [
         row for row in COUNTED if (row.dram_read_bytes or 0) > 1.2 * traffic(row.case, None).compulsory.read
     ]
     assert {row.case.direction for row in beyond} == {"fwd", "bwd"}
 
 
-# GB read, as CONTRIBUTING.md predicts them, by direction, d and N; and the tile that flash takes there.
+# GB read, as CONTRIBUTING.md predicts them, by direction, d, causal and N; and the tile of flash there.
 PREDICTED = {
-    ("fwd", 128): ((128, 128), {40960: 0.98, 49152: 1.42, 65536: 2.55}),
-    ("fwd", 64): ((64, 64), {98304: 3.00, 131072: 7.00}),
-    ("bwd", 128): ((32, 64), {24576: 1.06, 49152: 4.28}),
-    ("bwd", 64): ((128, 64), {65536: 1.52}),
+    ("fwd", 128, False): ((128, 128), {33792: 0.42, 81920: 4.23}),
+    ("fwd", 64, False): ((64, 64), {114688: 2.25}),
+    ("fwd", 128, True): ((64, 64), {65536: 1.32}),
+    ("bwd", 128, False): ((32, 64), {65536: 6.88}),
+    ("bwd", 64, False): ((128, 64), {98304: 4.44}),
+}
+# What the model before said of the calls of h200-predictions, which were then measured: its ratio to that is
+# in CONTRIBUTING.md.
+MEASURED_SINCE = {
+    ("fwd", 128): {40960: 0.98, 49152: 1.42, 65536: 2.55},
+    ("fwd", 64): {98304: 3.00, 131072: 7.00},
+    ("bwd", 128): {24576: 1.06, 49152: 4.28},
+    ("bwd", 64): {65536: 1.52},
 }
 
 
 def test_predictions_are_the_models_and_their_sweep_has_them() -> None:
-    """data/sweeps/predictions.toml has exactly the predicted calls, and the model still says so."""
+    """data/sweeps/predictions.toml has exactly the predicted calls and those measured since.
+
+    Of the calls not yet measured the model still says what was written down.
+    """
     cases = load_sweep(COUNTERS.parent / "sweeps" / "predictions.toml").cases()
     assert {(c.backend, c.dtype, c.batch, c.heads) for c in cases} == {("flash", "bf16", 1, 16)}
-    said = {}
+    said, measured = {}, {}
     for case in cases:
-        tile, _ = PREDICTED[case.direction, case.head_dim]
+        known = MEASURED_SINCE[case.direction, case.head_dim]
+        if case.seq_len_q in known and not case.causal:
+            measured.setdefault((case.direction, case.head_dim), set()).add(case.seq_len_q)
+            continue
+        key = (case.direction, case.head_dim, case.causal)
+        tile, _ = PREDICTED[key]
         moved = traffic(case, H200, block_m=tile[0], block_n=tile[1]).dram
         assert moved is not None
-        said.setdefault((case.direction, case.head_dim), {})[case.seq_len_q] = round(moved.read / 1e9, 2)
+        said.setdefault(key, {})[case.seq_len_q] = round(moved.read / 1e9, 2)
     assert said == {key: figures for key, (_, figures) in PREDICTED.items()}
+    assert measured == {key: set(figures) for key, figures in MEASURED_SINCE.items()}
+
+
+def test_what_was_predicted_before_is_told_as_it_came_out() -> None:
+    """Of eight predictions of the model before, six were within 15 %, as CONTRIBUTING.md tells each."""
+    text = (COUNTERS.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    close = 0
+    for row in load_run(SAMPLES / "h200-predictions.jsonl").measurements:
+        case, read = row.case, row.dram_read_bytes
+        assert read is not None
+        predicted = MEASURED_SINCE[case.direction, case.head_dim][case.seq_len_q]
+        ratio = predicted * 1e9 / read
+        close += 1 / 1.15 <= ratio <= 1.15
+        now = traffic(case, H200, block_m=row.block_m, block_n=row.block_n).dram
+        assert now is not None
+        cells = (
+            "forward" if case.direction == "fwd" else "backward",
+            *(f"{case.head_dim}", f"{case.seq_len_q}", f"{predicted:.2f}", f"{read / 1e9:.2f}"),
+            *(f"{ratio:.2f}", f"{now.read / read:.2f}"),
+        )
+        assert f"| {' | '.join(cells)} |" in text
+    assert close == 6
 
 
 @pytest.mark.parametrize(
