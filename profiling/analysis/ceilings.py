@@ -1,8 +1,9 @@
 """The ceilings of a device: how fast a call could be if one unit alone had to be waited for.
 
 Tensor cores (the vendor's dense peak), the unit for exponentials, the L2 and DRAM, from the catalogue at
-the SM clock of the run; and what was measured on a card of that kind, where the catalogue has it. How fast
-the L2 itself is clocked, vendors do not say: it is taken to follow the SMs.
+the SM clock of the run; and what was measured on a card of that kind, where the catalogue has it. DRAM's is
+that of its bus and clock where these are known, because a data sheet rounds. How fast the L2 itself is
+clocked, vendors do not say: it is taken to follow the SMs.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ def ceilings(case: Case, device: Device, clock_mhz: float | None) -> tuple[Ceili
     if clock_mhz and device.l2_bytes_per_clock is not None:
         rate = device.l2_bytes_per_clock * clock_mhz / 1e6
         found.append(Ceiling("l2", rate, False, device.l2_source))
-    if device.dram_bandwidth_gbs is not None:
-        found.append(Ceiling("dram", device.dram_bandwidth_gbs / 1e3, False, device.source))
+    if device.dram_peak_gbs is not None:
+        source = device.dram_source or device.source
+        found.append(Ceiling("dram", device.dram_peak_gbs / 1e3, False, source))
     if device.measured_tensor_tflops is not None and case.dtype in ("fp16", "bf16"):
         found.append(Ceiling("tensor", device.measured_tensor_tflops, True, device.measured_source))
     if device.measured_l2_gbs is not None:

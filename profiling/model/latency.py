@@ -59,7 +59,7 @@ def est_naive(case: Case, device: Device, variant: str | None = None) -> Bound:
 
 def roofline_bound(moved_bytes: float | None, work: int, dtype: str, device: Device) -> Bound:
     """Bytes over the bandwidth and FLOPs over the peak; None where one of the two is unknown."""
-    bandwidth, peak = device.dram_bandwidth_gbs, device.peak_tflops(dtype)
+    bandwidth, peak = device.dram_peak_gbs, device.peak_tflops(dtype)
     memory = None if bandwidth is None or moved_bytes is None else moved_bytes / bandwidth / 1e6
     compute = None if peak is None else work / peak / 1e9
     if memory is None or compute is None:

@@ -51,14 +51,11 @@ def test_no_ceiling_is_above_what_was_measured(table):
 
 @pytest.mark.parametrize("run", ["h200-decode", "h200-features", "h200-tiles"])
 def test_nor_in_any_other_run(run):
-    """Few queries beside many keys, shared heads, masks, every tile: no bound is above the latency.
-
-    But by half a per cent: the vendor's 4.8 TB/s are rounded, and decoding reads 4.82 (data/devices.toml).
-    """
+    """Few queries beside many keys, shared heads, masks, every tile: no bound is above the latency."""
     other = frame([load_run(SAMPLES / f"{run}.jsonl")])
     found = [x for clock in ("device", "graph") for x in roofs(other, clock=clock)]
     assert len(found) > 20
-    assert max(x.reached for x in found) <= 1.005
+    assert max(x.reached for x in found) <= 1
 
 
 def test_a_repeated_cache_of_keys_goes_through_dram():
@@ -77,7 +74,7 @@ def test_each_ceiling_is_its_units_work(table):
     x = pick(roofs(table), "flash", 16384)
     assert x.least_ms["tensor"] == pytest.approx(flops(x.case, "exact") / 989.4e9)
     assert x.least_ms["exp"] == pytest.approx(16 * 16384**2 / (16 * 132 * 1.98e6), rel=0.02)
-    assert x.least_ms["dram"] == pytest.approx(4 * 16 * 16384 * 128 * 2 / 4.8e9, rel=0.02)
+    assert x.least_ms["dram"] == pytest.approx(4 * 16 * 16384 * 128 * 2 / 4.917e9, rel=0.02)
     assert x.bound_by == "tensor"
     assert x.paper_tflops == pytest.approx(flops(x.case) / x.latency_ms / 1e9)
 
@@ -95,7 +92,7 @@ def test_what_bounds_whom(table):
 
 def test_counted_bytes_come_before_modelled_ones(table):
     """Where a run has counters, they say how much went through DRAM."""
-    counted = table.assign(dram_read_bytes=4.8e9, dram_write_bytes=0.0)
+    counted = table.assign(dram_read_bytes=6144 / 8 * 2 * 3201e3, dram_write_bytes=0.0)
     assert pick(roofs(counted), "flash", 16384).least_ms["dram"] == pytest.approx(1.0)
 
 

