@@ -28,15 +28,16 @@ VERDICTS: tuple[str, ...] = (DECIDED, UNDECIDED, PARTLY, NOT_MEASURED)
 class Comparison(NamedTuple):
     """The candidate against one other backend, over the lengths that matter.
 
-    `verdict` is `always`, `never`, `crosses` or `undecided`. `from_seq_len` is N* with its `interval` where
-    there is one crossing on a curve, measured directly.
+    `verdict` is `always`, `never`, `crosses` or `undecided`. `crossover_seq_len` is N* with its `interval`
+    where the curve crosses once; `ahead` then says on which side of it the candidate is: `above` or `below`.
     """
 
     candidate: str
     other: str
     verdict: str
-    from_seq_len: float | None
+    crossover_seq_len: float | None
     interval: tuple[float, float] | None
+    ahead: str
     ratios: tuple[Ratio, ...]
 
 
@@ -251,7 +252,8 @@ def _answer(series: Series, shape: Shape, question: Question) -> _Answer | None:
     sdpa = min(own or rivals, key=_advantage) if rivals else None
 
     gaps, notes = [], []
-    if low < kept[0] or high > kept[-1]:
+    limited = [n for n in series.limited if n <= high]
+    if low < min([kept[0], *limited]) or high > kept[-1]:
         gaps.append(f"Measured for N = {_range(kept[0], kept[-1])} only.")
     for name, found in (("naive", naive), ("SDPA", sdpa)):
         if found is None:
@@ -263,7 +265,11 @@ def _answer(series: Series, shape: Shape, question: Question) -> _Answer | None:
             notes.append(f"{text}, then out of memory.")  # nothing that more measuring would fill
         else:
             gaps.append(f"{text}.")
-    doubts = _doubts(by_length, [naive, *rivals]) + _stale(rows, {*by_length.values(), question.candidate})
+    doubts = _doubts(by_length, [naive, *rivals])
+    unranked = [n for n in limited if n >= low]
+    if unranked:
+        doubts.append(f"At N = {_list(unranked)} a latency is within what the clock itself takes.")
+    doubts += _stale(rows, {*by_length.values(), question.candidate})
     return _Answer(by_length, uses, naive, sdpa, tuple(gaps), tuple(doubts), tuple(notes), rows)
 
 
@@ -315,11 +321,11 @@ def _compare(series: Series, candidate: str, other: str, lengths: Sequence[int])
         if max(signs) < 0
         else "crosses"
     )
-    at, interval = None, None
+    at, interval, ahead = None, None, ""
     found = series.found.get(other)
-    if verdict == "crosses" and found is not None and found.verdict == "clear" and found.ahead == "above":
-        at, interval = found.crossover_seq_len, found.interval
-    return Comparison(candidate, other, verdict, at, interval, ratios)
+    if verdict == "crosses" and found is not None and found.verdict == "clear":
+        at, interval, ahead = found.crossover_seq_len, found.interval, found.ahead
+    return Comparison(candidate, other, verdict, at, interval, ahead, ratios)
 
 
 def _advantage(found: Comparison) -> float:

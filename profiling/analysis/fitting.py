@@ -42,13 +42,17 @@ class Ratio(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One measured (batch, heads): latencies by backend and N, comparisons by other backend, its rows."""
+    """One measured (batch, heads): latencies by backend and N, comparisons by other backend, its rows.
+
+    `limited` are lengths that are left out of the latencies, because the clock cannot tell them.
+    """
 
     size: tuple[int, int]
     ms: dict[Option, dict[int, float]]
     ratios: dict[str, dict[int, Ratio]]
     found: dict[str, Crossover]
     rows: pd.DataFrame
+    limited: tuple[int, ...]
 
 
 def fitting(frame: pd.DataFrame, shape: Shape, question: Question) -> pd.DataFrame:
@@ -110,14 +114,14 @@ def all_series(
                 for other, each in by_direction["fwd"].items()
                 if other in by_direction["bwd"]
             }
-        out.append(Series((batch, heads), ms, ratios, single, own))
+        out.append(Series((batch, heads), ms, ratios, single, own, _limited(own[own["status"] == "ok"])))
     return [each for each in out if each.ms]
 
 
 def _latencies(rows: pd.DataFrame, workload: str) -> tuple[dict[Option, dict[int, float]], str]:
     """Milliseconds by backend and N, and the direction they are of: `fwd`, `fwd_bwd`, or `sum`."""
     usable = rows[(rows["status"] == "ok") & (rows["latency_p50_ms"] > 0)]
-    usable = usable[~usable["flags"].str.contains("timer_limited", regex=False).fillna(False)]
+    usable = usable[~usable["seq_len_k"].isin(_limited(usable))]
     by: dict[str, dict[Option, dict[int, float]]] = {"fwd": {}, "bwd": {}, "fwd_bwd": {}}
     columns = (usable[name] for name in ("direction", "backend", "seq_len_k", "latency_p50_ms"))
     for direction, backend, n, ms in zip(*columns, strict=True):
@@ -132,6 +136,12 @@ def _latencies(rows: pd.DataFrame, workload: str) -> tuple[dict[Option, dict[int
         if option in by["bwd"]
     }
     return {option: own for option, own in sums.items() if own}, "sum"
+
+
+def _limited(rows: pd.DataFrame) -> tuple[int, ...]:
+    """The N at which a latency is within what the clock itself takes: nobody is ranked there."""
+    shy = rows["flags"].str.contains("timer_limited", regex=False).fillna(False).astype(bool)
+    return tuple(sorted({int(n) for n in rows.loc[shy, "seq_len_k"]}))
 
 
 def _ratio(point: Point) -> Ratio:

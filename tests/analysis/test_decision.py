@@ -82,7 +82,7 @@ def test_a_row_recomputes_from_the_rows_it_names(run: Run) -> None:
     assert row.naive is not None
     assert row.naive.verdict == "crosses"
     low, high = row.naive.interval or (0, 0)
-    assert 256 < low <= (row.naive.from_seq_len or 0) <= high < 1024
+    assert 256 < low <= (row.naive.crossover_seq_len or 0) <= high < 1024
 
 
 @pytest.mark.parametrize(
@@ -357,6 +357,27 @@ def test_every_preset_is_a_shape_and_the_committed_run_answers_for_it() -> None:
             assert set(rows[name]) == {getattr(row.shape, name)}
         assert set(rows["softcap"].dropna()) == {row.shape.softcap} - {None}
         assert math.prod(row.measured or ()) == row.shape.heads
+
+
+def test_a_length_that_the_clock_cannot_tell_is_not_ranked() -> None:
+    """Where one latency is within the clock's own, another backend is not the faster one for that."""
+    run = made()
+
+    def limited(m: Any) -> Any:
+        if (m.case.backend, m.case.seq_len_k) != ("flash", 256):
+            return m
+        return m.model_copy(
+            update={"clocks": tuple(c.model_copy(update={"flags": ("timer_limited",)}) for c in m.clocks)}
+        )
+
+    marked = Run(run.header, tuple(map(limited, run.measurements)), run.environments, end=run.end)
+    (row,) = answer(marked).rows
+    assert row.verdict == UNDECIDED
+    assert row.reason.startswith("At N = 256 a latency is within what the clock itself takes.")
+    assert row.seq_lens == (1024, 4096)
+    assert row.uses[0].seq_lens[0] == 1024
+    (row,) = answer(marked, seq_lens=(1024, 4096)).rows
+    assert row.verdict == DECIDED
 
 
 def test_a_failed_candidate_is_not_recommended() -> None:
