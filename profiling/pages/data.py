@@ -78,7 +78,7 @@ def _upload(folder: Path, known: set[str]) -> None:
     if uploaded is None:
         return
     try:
-        found = _read(uploaded.getvalue(), Path(uploaded.name).name)
+        found = read_upload(uploaded.getvalue(), Path(uploaded.name).name)
     except InputError as error:
         st.error(widgets.plain(error))
         st.text("Nothing was written.")
@@ -115,7 +115,7 @@ def _upload(folder: Path, known: set[str]) -> None:
         st.switch_page(widgets.page("overview"))
 
 
-def _read(content: bytes, name: str) -> importers.Imported:
+def read_upload(content: bytes, name: str) -> importers.Imported:
     """Parse an upload out of a file of our own name; what the browser calls it is never a path.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import streamlit as st
 
 from profiling.pages import (
+    compare,
     crossover,
     data,
     latency,
@@ -18,6 +19,7 @@ from profiling.pages import (
     run,
     tiles,
     traffic,
+    whatif,
 )
 
 
@@ -40,6 +42,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Evidence", "tiles", "Tiles", ":material/grid_view:", tiles.render),
     Entry("Evidence", "roofline", "Roofline", ":material/roofing:", roofline.render),
     Entry("Evidence", "numerics", "Numerics", ":material/rule:", numerics.render),
+    Entry("Compare", "compare", "Compare", ":material/compare_arrows:", compare.render),
+    Entry("Compare", "what-if", "What-if", ":material/psychology_alt:", whatif.render),
     Entry("Data", "run", "Run", ":material/play_circle:", run.render),
     Entry("Data", "data", "Data", ":material/database:", data.render),
 )

@@ -25,7 +25,7 @@ RUN_KEY = "run"
 TILE_RUN_KEY = "tile_run"
 
 
-_NO_NAME = r"[^\w.:/-]"
+NO_NAME = r"[^\w.:/-]"  # what no name of a backend has
 
 
 class Stamp(NamedTuple):
@@ -146,7 +146,7 @@ def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(
         seq_len=frame["seq_len_k"],
         # chips read Markdown, and a file may say anything
-        name=backend_names(frame).str.replace(_NO_NAME, "?", regex=True),
+        name=backend_names(frame).str.replace(NO_NAME, "?", regex=True),
         series="B" + frame["batch"].astype("string") + heads,
         tokens=(frame["batch"] * frame["seq_len_q"]).astype("string") + " tokens" + heads,
         mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),

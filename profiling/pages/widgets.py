@@ -28,6 +28,7 @@ STYLE = """<style>
 [data-testid=stMainBlockContainer] {padding: 3.5rem clamp(1rem, 3vw, 3rem) 4rem}
 [data-selected=true] p, [data-testid=stSliderThumbValue] p {color: light-dark(#00588a, #5ab4e8)}
 </style>"""
+MARKDOWN_ROWS = 500
 _MARKS = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=@/])")
 
 
@@ -56,13 +57,26 @@ class Head(NamedTuple):
 
     def finish(self, choices: Sequence[filters.Choice]) -> None:
         """Fill in the line of context and the link to this view, and draw the reset under the filters."""
-        _reset_button(choices)
+        reset_button(choices)
         if self.loaded is None:
             return
         self.line.text(context(self.loaded, choices))
-        with self.link.popover("Link to this view"):
-            query = filters.query_of(self.loaded.name, choices, self.run_key)
-            st.code(view_url(query), language=None, wrap_lines=True)
+        share(self.link, filters.query_of(self.loaded.name, choices, self.run_key))
+
+
+def heading(title: str, question: str) -> DeltaGenerator:
+    """Draw the title and the question that the page answers; returns the place for `share`."""
+    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
+        st.title(title, width="content")
+        link = st.container(width="content")
+    st.caption(question)
+    return link
+
+
+def share(place: DeltaGenerator, query: Mapping[str, str | list[str]]) -> None:
+    """The address of this view, to be sent to a colleague."""
+    with place.popover("Link to this view"):
+        st.code(view_url(query), language=None, wrap_lines=True)
 
 
 def open_run(title: str, question: str, *, required: bool = True, tiled: bool = False) -> Head:
@@ -77,10 +91,7 @@ def open_run(title: str, question: str, *, required: bool = True, tiled: bool = 
     Returns:
         The head; its run is None when there is none to show, and then the page has said what to do next.
     """
-    with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
-        st.title(title, width="content")
-        link = st.container(width="content")
-    st.caption(question)
+    link = heading(title, question)
     key = state.TILE_RUN_KEY if tiled else state.RUN_KEY
     return Head(_open(key, required=required), st.empty(), link, key)
 
@@ -172,7 +183,7 @@ def nothing_yet() -> None:
         st.page_link(page("data"), label="Data")
 
 
-def _reset_button(choices: Sequence[filters.Choice]) -> None:
+def reset_button(choices: Sequence[filters.Choice]) -> None:
     """A button under the filters that sets them back; disabled while nothing differs."""
     changed = [choice for choice in choices if choice.value != choice.default]
     st.sidebar.button(
@@ -240,7 +251,10 @@ def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool |
 
 
 def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
-    """The numbers of a chart: a table, a CSV with all digits, and Markdown to paste into a review."""
+    """The numbers of a chart: a table, a CSV with all digits, and Markdown to paste into a review.
+
+    A review reads no table of thousands of rows: of a long one, the Markdown has the first `MARKDOWN_ROWS`.
+    """
     with st.expander(f"Table, CSV, Markdown ({units.count_text(len(frame))} rows)"):
         st.dataframe(frame, hide_index=True, placeholder=units.UNKNOWN, alt=f"Data of {name}")
         with st.container(horizontal=True):
@@ -253,7 +267,9 @@ def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
                 key=f"csv-{name}",
             )
             with st.popover("Markdown"):
-                st.code(export.to_markdown(frame, list(frame.columns)), language="markdown")
+                if len(frame) > MARKDOWN_ROWS:
+                    st.text(f"The first {units.count_text(MARKDOWN_ROWS)} rows; the CSV has all.")
+                st.code(export.to_markdown(frame.head(MARKDOWN_ROWS)), language="markdown")
 
 
 def failures_text(frame: pd.DataFrame) -> str:

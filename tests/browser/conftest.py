@@ -54,6 +54,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             **axes,
         ),
         synthetic_run(
+            run_id="h200-before",
+            directions=("fwd",),
+            clocks=("wall", "device"),
+            environment=synthetic_environment(torch_version="2.10.0"),
+            seed=7,
+            **{**axes, "seq_lens": (64, 256, 1024, 2048)},
+        ),
+        synthetic_run(
             run_id="cpu-quick",
             backends=("naive", "tiled"),
             dtypes=("fp32",),

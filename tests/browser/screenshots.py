@@ -16,7 +16,20 @@ from pathlib import Path
 from app_server import CHROMIUM_ARGS, ROOT, app, chromium, settle
 from playwright.sync_api import Browser, sync_playwright
 
-PAGES = ("", "crossover", "latency", "memory", "traffic", "tiles", "roofline", "numerics", "run", "data")
+PAGES = (
+    "",
+    "crossover",
+    "latency",
+    "memory",
+    "traffic",
+    "tiles",
+    "roofline",
+    "numerics",
+    "compare",
+    "what-if",
+    "run",
+    "data",
+)
 README_PICTURE = ROOT / "data" / "screenshots" / "overview.png"
 WIDTHS = (1280, 390)
 TALLEST = 6000

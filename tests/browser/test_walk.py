@@ -31,6 +31,8 @@ PAGES = (
     "Tiles",
     "Roofline",
     "Numerics",
+    "Compare",
+    "What-if",
     "Run",
     "Data",
 )
@@ -187,3 +189,40 @@ def test_published_results_are_laid_over_on_request(visit: Page) -> None:
     expect(main).to_contain_text("FlashAttention-3 arXiv:2407.08608")
     expect(main).to_contain_text("another GPU or dtype than this run's")
     assert "published=" in visit.url
+
+
+def test_two_runs_are_compared_and_taken_along(visit: Page, context: BrowserContext) -> None:
+    """The CSV holds as many rows of each verdict as the page counts; the link shows the same view."""
+    go(visit, "Compare")
+    main = visit.get_by_test_id("stMain")
+    counts = main.get_by_test_id("stMetricValue").all_inner_texts()
+    main.get_by_text("Table, CSV, Markdown").first.click()
+    with visit.expect_download() as download:
+        main.get_by_role("button", name="CSV", exact=True).click()
+    text = Path(download.value.path()).read_text(encoding="utf-8")
+    verdicts = [row["verdict"] for row in csv.DictReader(io.StringIO(text))]
+    order = ("same", "faster", "slower", "ambiguous", "missing")
+    assert [verdicts.count(verdict) for verdict in order] == [int(count) for count in counts]
+    assert len(verdicts) > verdicts.count("missing") > 0
+    visit.get_by_test_id("stSidebar").get_by_role("button", name="missing", exact=True).click()
+    visit.wait_for_url(re.compile(r"verdicts=missing"))
+    settle(visit)
+    visit.get_by_role("button", name="Link to this view").click()
+    other = context.new_page()
+    other.goto(visit.get_by_test_id("stPopoverBody").locator("code").inner_text())
+    settle(other)
+    again = other.get_by_test_id("stMain").get_by_test_id("stMetricValue").all_inner_texts()
+    assert again == ["0", "0", "0", "0", counts[-1]]
+
+
+def test_another_gpu_is_predicted(visit: Page) -> None:
+    """Choosing an L4 draws dashed lines under its name, says what fits it, and stands in the address."""
+    go(visit, "What-if")
+    visit.get_by_test_id("stMain").get_by_role("combobox", name="GPU").click()
+    visit.get_by_role("option", name="L4", exact=True).click()
+    visit.wait_for_url(re.compile(r"[?&]gpu=L4"))
+    settle(visit)
+    main = visit.get_by_test_id("stMain")
+    expect(main.locator(".js-plotly-plot").first).to_contain_text("flash on L4 (modelled)")
+    expect(main).to_contain_text("This is a prediction, not a measurement")
+    expect(main).to_contain_text("otherwise empty L4 of 24 GiB")

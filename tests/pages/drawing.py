@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import numpy as np
 from streamlit.testing.v1 import AppTest
 
 
@@ -19,7 +21,7 @@ def _script(page: str) -> None:
 _components: list[Any] = []
 
 
-def draw(page: str, **query: str) -> AppTest:
+def draw(page: str, **query: str | list[str]) -> AppTest:
     """Draw a page as its address with this query would, through the app's own navigation."""
     app = AppTest.from_function(_script, kwargs={"page": page}, default_timeout=60)
     for name, value in query.items():
@@ -41,3 +43,10 @@ def texts(app: AppTest) -> str:
 def figures(app: AppTest) -> list[dict[str, Any]]:
     """The plotly figures of a page, as plotly's own dictionaries."""
     return [json.loads(element.proto.spec) for element in app.get("plotly_chart")]  # type: ignore[attr-defined]
+
+
+def values_of(values: Any) -> list[float]:
+    """A trace's numbers along one axis, which plotly may have packed."""
+    if isinstance(values, dict):
+        return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"]).tolist()
+    return list(values)
