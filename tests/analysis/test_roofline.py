@@ -112,7 +112,7 @@ def test_of_an_unknown_device_nothing_is_said(table):
 def test_the_l2_is_asked_by_tiles_and_by_eager_kernels(table):
     """`flash` asks by the tile that ran, eager kernels once a tensor; of other kernels it is not known."""
     found = roofs(table)
-    rate = 5120 * 1.98e9
+    rate = 6144 * 1.98e9
     flash = pick(found, "flash", 16384)
     ran = (table["backend"] == "flash") & (table["direction"] == "fwd") & (table["seq_len_q"] == 16384)
     (tile,) = table[ran & (table["head_dim"] == 128) & ~table["causal"]]["block_m"].unique()
