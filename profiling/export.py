@@ -106,7 +106,7 @@ def to_markdown(frame: pd.DataFrame, columns: Sequence[str] | None = None) -> st
     numeric = [pd.api.types.is_numeric_dtype(t) and not pd.api.types.is_bool_dtype(t) for t in types]
     return tabulate(
         list(zip(*texts, strict=True)),
-        headers=[_escaped(str(name)) for name in columns],
+        headers=[escaped(str(name)) for name in columns],
         tablefmt="pipe",
         disable_numparse=True,
         colalign=["right" if number else "left" for number in numeric] if len(frame) else None,
@@ -135,13 +135,13 @@ def _people(column: pd.Series) -> list[str]:
         return [count_text(value) for value in column]
     if pd.api.types.is_float_dtype(dtype):
         return [number_text(value) for value in column]
-    return ["" if _absent(value) else _escaped(str(value)) for value in column]
+    return ["" if _absent(value) else escaped(str(value)) for value in column]
 
 
 def _absent(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and value != value)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Text that stays text: a name from a file must not become a link, an image or a new cell."""
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))

@@ -15,6 +15,7 @@ from profiling.pages import (
     memory,
     numerics,
     overview,
+    review,
     roofline,
     run,
     tiles,
@@ -36,6 +37,7 @@ class Entry(NamedTuple):
 ENTRIES: tuple[Entry, ...] = (
     Entry("Answer", "overview", "Overview", ":material/insights:", overview.render),
     Entry("Answer", "crossover", "Crossover", ":material/call_split:", crossover.render),
+    Entry("Answer", "review", "Review", ":material/verified:", review.render),
     Entry("Evidence", "latency", "Latency", ":material/timer:", latency.render),
     Entry("Evidence", "memory", "Memory", ":material/memory:", memory.render),
     Entry("Evidence", "traffic", "Traffic", ":material/swap_vert:", traffic.render),

@@ -19,6 +19,7 @@ from playwright.sync_api import Browser, sync_playwright
 PAGES = (
     "",
     "crossover",
+    "review",
     "latency",
     "memory",
     "traffic",

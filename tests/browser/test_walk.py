@@ -25,6 +25,7 @@ pytestmark = [
 PAGES = (
     "Overview",
     "Crossover",
+    "Review",
     "Latency",
     "Memory",
     "Traffic",

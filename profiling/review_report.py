@@ -1,0 +1,157 @@
+"""A review as a file for a pull request: Markdown, one HTML file that opens offline, CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jinja2
+
+from profiling import export
+from profiling.analysis.decision import DECIDED, Decision
+from profiling.records import RunHeader
+from profiling.review_table import Standing, headline, numbers, sign_off_table, table
+from profiling.units import count_text
+
+_HTML = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Deployment review</title>
+<style>
+:root { color-scheme: light dark; --line: #8888; --ink: light-dark(#1a1a1a, #f0f0f0); }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--ink); background: light-dark(#fff, #0e1117); }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: 0.9rem; }
+th, td { text-align: left; vertical-align: top; padding: 0.4rem 0.8rem 0.4rem 0;
+  border-bottom: 1px solid var(--line); }
+dt { font-weight: 600; }
+dd { margin: 0 0 0.4rem; overflow-wrap: anywhere; }
+.stale td { text-decoration: line-through; }
+.stale td.standing { text-decoration: none; }
+</style>
+</head>
+<body>
+<main>
+<h1>Deployment review</h1>
+<p><strong>{{ headline }}</strong></p>
+<dl>{% for term, text in facts %}<dt>{{ term }}</dt><dd>{{ text }}</dd>{% endfor %}</dl>
+<h2>Decision</h2>
+<div class="wide" tabindex="0" role="region" aria-label="Decision table"><table>
+<thead><tr>{% for name in columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+<p>{{ legend }}</p>
+{% if reasons %}<h2>What stands against it</h2>
+<ul>{% for text in reasons %}<li>{{ text }}</li>{% endfor %}</ul>{% endif %}
+<h2>Sign-offs</h2>
+{% if signed %}<div class="wide" tabindex="0" role="region" aria-label="Sign-offs"><table>
+<thead><tr><th scope="col">Signed (UTC)</th><th scope="col">Name</th><th scope="col">Decision</th>
+<th scope="col">Comment</th><th scope="col">Standing</th></tr></thead>
+<tbody>{% for each in signed %}<tr{% if each.stale %} class="stale"{% endif %}>
+<td>{{ each.sign_off.signed_at }}</td><td>{{ each.sign_off.name }}</td><td>{{ each.sign_off.decision }}</td>
+<td>{{ each.sign_off.comment }}</td><td class="standing">{{ each.text }}</td></tr>
+{% endfor %}</tbody></table></div>{% else %}<p>{{ nobody }}</p>{% endif %}
+</main>
+</body>
+</html>
+"""
+LEGEND = (
+    "Ratios are the other's latency over the candidate's: above 1 the candidate is faster. They are "
+    "measured; memory left is the device's memory less one attention call's inputs and peak, for weights "
+    "and everything else."
+)
+NOBODY = "Nobody has signed yet."
+
+
+class Review(NamedTuple):
+    """What a report is made of: the decision, the run behind it, its fingerprint, and who signed."""
+
+    decision: Decision
+    header: RunHeader
+    fingerprint: str
+    signed: tuple[Standing, ...]
+
+
+def to_csv(review: Review) -> str:
+    """The decision table with every digit, with the run and the fingerprint in each row."""
+    frame = numbers(review.decision)
+    return export.to_csv(frame.assign(run_id=review.header.run_id, fingerprint=review.fingerprint))
+
+
+def to_markdown(review: Review) -> str:
+    """The review for the text of a pull request."""
+    lines = ["# Deployment review", "", f"**{export.escaped(headline(review.decision))}**", ""]
+    lines += [f"- {term}: {export.escaped(text)}" for term, text in facts(review)]
+    lines += ["", export.to_markdown(table(review.decision)), "", LEGEND, ""]
+    against = reasons(review.decision)
+    if against:
+        lines += ["## What stands against it", "", *(f"- {export.escaped(text)}" for text in against), ""]
+    lines += ["## Sign-offs", ""]
+    lines.append(export.to_markdown(sign_off_table(review.signed)) if review.signed else NOBODY)
+    return "\n".join(lines) + "\n"
+
+
+def to_html(review: Review) -> str:
+    """The review as one HTML file without scripts, that asks nothing of a network."""
+    shown = table(review.decision)
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_HTML)
+    return template.render(
+        headline=headline(review.decision),
+        facts=facts(review),
+        columns=list(shown.columns),
+        rows=shown.to_numpy().tolist(),
+        legend=LEGEND,
+        reasons=reasons(review.decision),
+        signed=review.signed,
+        nobody=NOBODY,
+    )
+
+
+def facts(review: Review) -> list[tuple[str, str]]:
+    """What was asked, and where the numbers come from."""
+    question, header = review.decision.question, review.header
+    environment = header.environment
+    shapes = dict.fromkeys(row.shape for row in review.decision.rows)
+    return [
+        ("Models", "; ".join(f"{shape.name} ({shape.text})" for shape in shapes)),
+        ("Asked", _asked(review.decision)),
+        ("Device", environment.device_name),
+        ("Versions", _versions(review)),
+        ("Run", f"{header.run_id}, {header.created_at}"),
+        ("Commit", environment.git_commit or "unknown"),
+        ("Measured with", " ".join(environment.argv) or "unknown"),
+        ("Candidate", question.candidate),
+        ("Evidence fingerprint", review.fingerprint),
+    ]
+
+
+def reasons(decision: Decision) -> list[str]:
+    """Why each row that is not decided is not; models of the same reason share a line."""
+    grouped: dict[str, list[str]] = {}
+    for row in decision.rows:
+        if row.verdict != DECIDED:
+            grouped.setdefault(f"{row.verdict}: {row.reason}", []).append(
+                f"{row.shape.name}, batch {row.batch}"
+            )
+    return [f"{'; '.join(names)}: {reason}" for reason, names in grouped.items()]
+
+
+def _asked(decision: Decision) -> str:
+    q = decision.question
+    ranges = f"batch {_range(q.batches)}, context {_range(q.seq_lens)} tokens"
+    return f"{q.workload}, {ranges}, {q.dtype}, {q.clock} clock"
+
+
+def _versions(review: Review) -> str:
+    e = review.header.environment
+    named = (("torch", e.torch_version), ("triton", e.triton_version), ("driver", e.driver_version))
+    return ", ".join(f"{name} {version}" for name, version in named if version) or "unknown"
+
+
+def _range(limits: Sequence[int]) -> str:
+    low, high = limits
+    return count_text(low) if low == high else f"{count_text(low)} to {count_text(high)}"
