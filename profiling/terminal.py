@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from profiling import units
@@ -232,7 +233,21 @@ def fits_text(fits: Mapping[str, Mapping[tuple[str, str, str], LatencyFit]]) -> 
     if not rows:
         return "No latency model: it needs a device of the catalogue, and six points of a backend."
     header = ("run", "model", "points", "off by (median)", "off by, where it was left out of the fit")
-    return f"Latency model, fitted to the run itself:\n{table(header, rows)}"
+    text = f"Latency model, fitted to the run itself:\n{table(header, rows)}"
+    left_out = [
+        (error, f"{' '.join(key)} at {what}")
+        for own in fits.values()
+        for key, fit in own.items()
+        for what, error in fit.unseen.items()
+    ]
+    if not left_out:
+        return text
+    worst, where = max(left_out)
+    return (
+        f"{text}\nOn what was left out, {count_text(len(left_out))} times: off by "
+        f"{percent_text(median(error for error, _ in left_out))} (median of these), at most by "
+        f"{percent_text(worst)} ({where})."
+    )
 
 
 def whatif_text(found: WhatIf) -> str:

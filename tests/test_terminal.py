@@ -5,13 +5,16 @@ import os
 import pytest
 
 from profiling.analysis.crossover import crossovers
+from profiling.analysis.latency_fit import LatencyFit
 from profiling.case import Case, InputError
+from profiling.devices import find_device
 from profiling.records import ClockResult, Measurement, Run, RunHeader
 from profiling.runner import Result
 from profiling.store import RunInfo, frame, samples_frame
 from profiling.terminal import (
     crossover_text,
     environment_line,
+    fits_text,
     is_alive,
     run_list,
     run_text,
@@ -180,3 +183,21 @@ def test_crossover_text_names_slice_clock_and_verdict():
     assert found.verdict in text
     assert found.why in text
     assert ("N* = " in text) == (found.crossover_seq_len is not None)
+
+
+def a_fit(unseen):
+    """A fit that is off by so much where it was left out."""
+    return LatencyFit("flash", "fwd", "bf16", find_device("H200"), {}, 9, 0.05, unseen)
+
+
+def test_a_fit_says_how_far_off_it_is_on_what_it_has_not_seen():
+    """Below the table: the median of all that was left out, and the worst of it by name; else nothing."""
+    key, other = ("flash", "fwd", "bf16"), ("naive", "bwd", "bf16")
+    text = fits_text({"one": {key: a_fit({"d = 64": 0.1, "d = 128": 0.3}), other: a_fit({"d = 64": 0.2})}})
+    assert text.splitlines()[-1] == (
+        "On what was left out, 3 times: off by 20 % (median of these), at most by 30 % "
+        "(flash fwd bf16 at d = 128)."
+    )
+    assert text.splitlines()[2].split() == "one flash fwd bf16 9 5 % d = 64: 10 %, d = 128: 30 %".split()
+    assert "left out, " not in fits_text({"one": {key: a_fit({})}})
+    assert fits_text({"one": {}}).startswith("No latency model")

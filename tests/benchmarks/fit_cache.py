@@ -82,7 +82,7 @@ def random_replacement(between_bytes: np.ndarray, capacity_bytes: float) -> np.n
 def sixteen_ways(between_bytes: np.ndarray, capacity_bytes: float) -> np.ndarray:
     """A set of 16 ways, least recently used: lost once 16 of the lines between fell into it (Poisson)."""
     mean = 16 * between_bytes / capacity_bytes
-    return 1 - sum(np.exp(-mean) * mean**i / math.factorial(i) for i in range(16))
+    return 1 - np.sum([np.exp(-mean) * mean**i / math.factorial(i) for i in range(16)], axis=0)
 
 
 def least_recently_used(between_bytes: np.ndarray, capacity_bytes: float) -> np.ndarray:
