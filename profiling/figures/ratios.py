@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import plotly.graph_objects as go
 
@@ -33,6 +33,14 @@ STYLES: dict[str, tuple[str, str]] = {
 }
 
 
+class _HasRatio(Protocol):
+    @property
+    def ratio(self) -> float | None: ...
+
+
+_Rated = TypeVar("_Rated", bound=_HasRatio)
+
+
 class Ratio(NamedTuple):
     """One row: B / A, its interval if there is one, the verdict; `details` are plain lines for the hover.
 
@@ -55,9 +63,13 @@ class RatioChart(NamedTuple):
     title: str
 
 
-def thinned(rows: Sequence[Ratio], most: int = MOST) -> list[Ratio]:
-    """The rows by falling ratio, at most `most`: both ends whole, and every k-th of what lies between."""
-    ranked = sorted(rows, key=lambda row: row.ratio, reverse=True)
+def thinned(rows: Sequence[_Rated], most: int = MOST) -> list[_Rated]:
+    """The rows by falling ratio, at most `most`: both ends whole, and every k-th of what lies between.
+
+    Anything with a `ratio` will do, so that nothing is made of what is not drawn; one without is left out.
+    """
+    rated = [row for row in rows if row.ratio is not None]
+    ranked = sorted(rated, key=lambda row: row.ratio or 0.0, reverse=True)
     if len(ranked) <= most:
         return ranked
     end = most // 4

@@ -307,11 +307,11 @@ def _evidence(shown: Comparison, asked: Mapping[str, Any], name: str) -> None:
     if rows:
         what = AXIS[asked["metric"]] + (f", {asked['clock']} clock" if "clock" in asked else "")
         chart = figures.RatioChart(rows, shown.margin, f"{what}: B / A, lower is better")
-        drawn = len(figures.thinned(rows))
+        rated = sum(row.ratio is not None for row in shown.rows)
         caption = [model.basis_text(shown), model.missing_text(shown)]
-        if drawn < len(rows):
+        if len(rows) < rated:
             caption.append(
-                f"{units.count_text(drawn)} of {units.count_text(len(rows))} points are drawn: the ends "
+                f"{units.count_text(len(rows))} of {units.count_text(rated)} points are drawn: the ends "
                 "whole, and some of what lies between."
             )
         widgets.chart(

@@ -13,7 +13,7 @@ from profiling import units
 from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row
 from profiling.analysis.compare import Side as Cell
 from profiling.analysis.regressions import Summary
-from profiling.figures.ratios import Ratio
+from profiling.figures.ratios import Ratio, thinned
 from profiling.pages import state, widgets
 
 _HASH = 12  # characters of a commit or a hash that are shown
@@ -159,7 +159,7 @@ def missing_text(comparison: Comparison) -> str:
 
 
 def ratios(comparison: Comparison) -> tuple[Ratio, ...]:
-    """The chart's rows: those with a ratio."""
+    """The chart's rows: those with a ratio, no more than can be told apart."""
     return tuple(
         Ratio(
             row.case.label,
@@ -169,8 +169,8 @@ def ratios(comparison: Comparison) -> tuple[Ratio, ...]:
             tuple(filter(None, (_pair(row), row.why, _clocks(row)))),
             row.basis == "summary",
         )
-        for row in comparison.rows
-        if row.ratio is not None and row.verdict != "missing"
+        for row in thinned(comparison.rows)
+        if row.ratio is not None
     )
 
 
