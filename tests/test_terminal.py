@@ -198,6 +198,6 @@ def test_a_fit_says_how_far_off_it_is_on_what_it_has_not_seen():
         "On what was left out, 3 times: off by 20 % (median of these), at most by 30 % "
         "(flash fwd bf16 at d = 128)."
     )
-    assert text.splitlines()[2].split() == "one flash fwd bf16 9 5 % d = 64: 10 %, d = 128: 30 %".split()
+    assert text.splitlines()[2].endswith(" d = 64: 10 %, d = 128: 30 %")
     assert "left out, " not in fits_text({"one": {key: a_fit({})}})
     assert fits_text({"one": {}}).startswith("No latency model")
