@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from profiling.analysis.deployment import INFERENCE, Question, Shape
-from profiling.analysis.fitting import SDPA, Ratio, Series, all_series, fitting
+from profiling.analysis.fitting import SDPA, Pair, Ratio, Series, all_series, fitting
 from profiling.analysis.policy import MARGIN, Option, stretches, takeover
 from profiling.devices import Device
 from profiling.model.memory import input_bytes, largest_seq_len, peak_bytes
@@ -246,7 +246,7 @@ def _answer(series: Series, shape: Shape, question: Question) -> _Answer | None:
     rows = series.rows[series.rows["seq_len_k"].isin(kept)]
 
     naive = _compare(series, question.candidate, "naive", kept)
-    rivals = [_compare(series, question.candidate, name, kept) for name in SDPA if name in series.ratios]
+    rivals = [_compare(series, question.candidate, name, kept) for name in SDPA]
     rivals = [each for each in rivals if each]
     own = [each for each in rivals if each.other == "sdpa"]
     sdpa = min(own or rivals, key=_advantage) if rivals else None
@@ -265,7 +265,7 @@ def _answer(series: Series, shape: Shape, question: Question) -> _Answer | None:
             notes.append(f"{text}, then out of memory.")  # nothing that more measuring would fill
         else:
             gaps.append(f"{text}.")
-    doubts = _doubts(by_length, [naive, *rivals])
+    doubts = _doubts(by_length, series)
     unranked = [n for n in limited if n >= low]
     if unranked:
         doubts.append(f"At N = {_list(unranked)} a latency is within what the clock itself takes.")
@@ -308,7 +308,8 @@ def _uses(
 
 def _compare(series: Series, candidate: str, other: str, lengths: Sequence[int]) -> Comparison | None:
     """The candidate against one other backend at these lengths; None if they share none."""
-    ratios = tuple(series.ratios[other][n] for n in lengths if n in series.ratios.get(other, {}))
+    by_length = series.ratios.get((other, candidate), {})
+    ratios = tuple(by_length[n] for n in lengths if n in by_length)
     if not ratios:
         return None
     signs = [each.sign for each in ratios]
@@ -322,7 +323,7 @@ def _compare(series: Series, candidate: str, other: str, lengths: Sequence[int])
         else "crosses"
     )
     at, interval, ahead = None, None, ""
-    found = series.found.get(other)
+    found = series.found.get((other, candidate))
     if verdict == "crosses" and found is not None and found.verdict == "clear":
         at, interval, ahead = found.crossover_seq_len, found.interval, found.ahead
     return Comparison(candidate, other, verdict, at, interval, ahead, ratios)
@@ -333,25 +334,17 @@ def _advantage(found: Comparison) -> float:
     return sum(math.log(each.ratio) for each in found.ratios) / len(found.ratios)
 
 
-def _doubts(by_length: Mapping[int, str], compared: Sequence[Comparison | None]) -> list[str]:
-    """Where the samples do not decide about what is to be used."""
-    out = []
-    for found in compared:
-        if found is None:
-            continue
-        open_at = [
-            each.seq_len
-            for each in found.ratios
-            if each.sign == 0
-            and not each.alike
-            and by_length.get(each.seq_len) in (found.candidate, found.other)
-        ]
-        if open_at:
-            out.append(
-                f"At N = {_list(open_at)} the samples do not decide between "
-                f"{found.candidate} and {found.other}."
-            )
-    return out
+def _doubts(by_length: Mapping[int, str], series: Series) -> list[str]:
+    """Where the samples do not decide between what is to be used and another."""
+    unsure: dict[Pair, list[int]] = {}
+    for (other, name), ratios in series.ratios.items():
+        for n, used in by_length.items():
+            if used in (other, name) and n in ratios and ratios[n].sign == 0 and not ratios[n].alike:
+                unsure.setdefault((name, other), []).append(n)
+    return [
+        f"At N = {_list(lengths)} the samples do not decide between {name} and {other}."
+        for (name, other), lengths in unsure.items()
+    ]
 
 
 def _stale(rows: pd.DataFrame, names: set[str]) -> list[str]:

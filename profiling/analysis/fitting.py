@@ -21,6 +21,9 @@ from profiling.case import InputError
 SDPA: tuple[str, ...] = ("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
 
 
+Pair = tuple[str, str]  # the other, and the one whose advantage is in question
+
+
 class Ratio(NamedTuple):
     """At one N: the other's latency over the candidate's, above 1 where the candidate is faster.
 
@@ -42,15 +45,15 @@ class Ratio(NamedTuple):
 
 
 class Series(NamedTuple):
-    """One measured (batch, heads): latencies by backend and N, comparisons by other backend, its rows.
+    """One measured (batch, heads): latencies by backend and N, comparisons by pair of backends, its rows.
 
     `limited` are lengths that are left out of the latencies, because the clock cannot tell them.
     """
 
     size: tuple[int, int]
     ms: dict[Option, dict[int, float]]
-    ratios: dict[str, dict[int, Ratio]]
-    found: dict[str, Crossover]
+    ratios: dict[Pair, dict[int, Ratio]]
+    found: dict[Pair, Crossover]
     rows: pd.DataFrame
     limited: tuple[int, ...]
 
@@ -84,38 +87,44 @@ def all_series(
     """The measured sizes, by batch · heads."""
     if rows.empty:
         return []
-    present = set(rows["backend"])
-    others = [name for name in ("naive", *SDPA) if name in present and name != question.candidate]
-    found: dict[tuple[str, int, int, str], Crossover] = {}
-    if question.candidate in present:
-        for other in others:
+    parts = [(key, own, *_latencies(own, question.workload)) for key, own in rows.groupby(["batch", "heads"])]
+    pairs = _pairs([ms for _, _, ms, _ in parts], set(rows["backend"]), question.candidate)
+    found: dict[Pair, dict[tuple[int, int, str], Crossover]] = {
+        (other, name): {
+            (each.slice.batch, each.slice.heads, each.slice.direction): each
             for each in crossovers(
-                rows,
-                samples,
-                baseline=other,
-                candidate=question.candidate,
-                clock=question.clock,
-                replicates=replicates,
-            ):
-                found[other, each.slice.batch, each.slice.heads, each.slice.direction] = each
-    out = []
-    for key, own in rows.groupby(["batch", "heads"], sort=True):
-        batch, heads = (int(value) for value in cast("tuple[int, int]", key))
-        by_direction = {
-            d: {o: found[o, batch, heads, d] for o in others if (o, batch, heads, d) in found}
-            for d in ("fwd", "bwd", "fwd_bwd")
+                rows, samples, baseline=other, candidate=name, clock=question.clock, replicates=replicates
+            )
         }
-        ms, direction = _latencies(own, question.workload)
-        single = by_direction.get(direction, {})
-        ratios = {o: {p.seq_len: _ratio(p) for p in each.points if p.ratio} for o, each in single.items()}
-        if direction == "sum":
-            ratios = {
-                other: _summed(each.points, by_direction["bwd"][other].points)
-                for other, each in by_direction["fwd"].items()
-                if other in by_direction["bwd"]
-            }
+        for other, name in pairs
+    }
+    out = []
+    for key, own, ms, direction in parts:
+        batch, heads = (int(value) for value in cast("tuple[int, int]", key))
+        single: dict[Pair, Crossover] = {}
+        ratios: dict[Pair, dict[int, Ratio]] = {}
+        for pair, by in found.items():
+            if direction != "sum" and (batch, heads, direction) in by:
+                single[pair] = by[batch, heads, direction]
+                ratios[pair] = {p.seq_len: _ratio(p) for p in single[pair].points if p.ratio}
+            elif direction == "sum" and {(batch, heads, "fwd"), (batch, heads, "bwd")} <= set(by):
+                ratios[pair] = _summed(*(by[batch, heads, d].points for d in ("fwd", "bwd")))
         out.append(Series((batch, heads), ms, ratios, single, own, _limited(own[own["status"] == "ok"])))
     return [each for each in out if each.ms]
+
+
+def _pairs(found: Sequence[dict[Option, dict[int, float]]], present: set[str], candidate: str) -> list[Pair]:
+    """What to compare: everything with the candidate, and with what may be used at any N."""
+    fast: set[str] = set()
+    for ms in found:
+        for n in {n for own in ms.values() for n in own}:
+            here = {option.impl: own[n] for option, own in ms.items() if n in own}
+            fast |= {name for name, value in here.items() if value <= (1 + MARGIN) * min(here.values())}
+    names = ([candidate] if candidate in present else []) + sorted(fast - {candidate})
+    pairs: list[Pair] = []
+    for name in names:
+        pairs += [(o, name) for o in sorted(present - {name}) if (name, o) not in pairs]
+    return pairs
 
 
 def _latencies(rows: pd.DataFrame, workload: str) -> tuple[dict[Option, dict[int, float]], str]:

@@ -187,6 +187,25 @@ def test_noise_leaves_it_undecided() -> None:
     assert "the samples do not decide between flash and sdpa_flash" in row.reason
 
 
+def test_two_others_that_are_close_leave_it_undecided_too() -> None:
+    """What is to be used is held against everything that ran, not only against the candidate."""
+    laws = {**LAWS, "sdpa_flash": LAWS["flash"]._replace(pair_ms=0.1e-9), "tiled": LAWS["flash"]}
+    laws["tiled"] = laws["sdpa_flash"]
+    run = made(
+        backends=("naive", "flash", "sdpa_flash", "tiled"),
+        seq_lens=(4096,),
+        laws=laws,
+        round_noise=0.1,
+        process_noise=0.05,
+        rounds=3,
+    )
+    (row,) = answer(run, seq_lens=(4096, 4096)).rows
+    assert {use.backend for use in row.uses} <= {"sdpa_flash", "tiled"}
+    assert row.verdict == UNDECIDED
+    assert "between" in row.reason
+    assert {"sdpa_flash", "tiled"} <= set(row.reason.replace(".", "").split())
+
+
 def test_old_kernels_leave_it_undecided(run: Run) -> None:
     """A row of other kernel sources is no evidence for those at hand."""
     old = tuple(m.model_copy(update={"kernel_hash": "0" * 16}) for m in run.measurements)
