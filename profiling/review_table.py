@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -76,12 +77,27 @@ def comparison_text(found: Comparison | None, last: int | None = None) -> str:
     if found.crossover_seq_len is not None:
         side = "up to" if found.ahead == "below" else "from"
         word = f"ahead {side} N* {units.crossover_text(found.crossover_seq_len, found.interval)}"
+    elif found.verdict == "crosses":
+        word = _turn_text(found)
     ratios = [each.ratio for each in found.ratios]
     span = units.ratio_text(min(ratios))
     if len(ratios) > 1:
         span += f" to {units.ratio_text(max(ratios))}"
     end = found.ratios[-1].seq_len
     return f"{word}, {span}" + (f" (to N = {units.count_text(end)})" if last and end < last else "")
+
+
+def _turn_text(found: Comparison) -> str:
+    """Where the candidate gets ahead, or falls behind, as far as the lengths tell; `crosses` if several times.
+
+    There is no N* for a sum of forward and backward: its curve was not measured as one.
+    """
+    turns = [(a, b) for a, b in itertools.pairwise(found.ratios) if a.sign != b.sign]
+    if len(turns) != 1:
+        return WORDS["crosses"]
+    ((before, after),) = turns
+    place = f"between {units.count_text(before.seq_len)} and {units.count_text(after.seq_len)}"
+    return f"ahead from {place} on" if after.sign > 0 else f"ahead up to {place}"
 
 
 def memory_text(held: Memory | None) -> str:
