@@ -256,7 +256,14 @@ WITHOUT_MEASURE = ("torch", "triton", "pynvml", "psutil")
 
 def test_the_dashboard_loads_without_torch() -> None:
     """Every page imports where torch, triton, NVML and psutil are not installed."""
-    found = loaded("from profiling.pages import registry; assert len(registry.ENTRIES) >= 8", WITHOUT_MEASURE)
+    every = """
+import importlib
+from profiling.pages import registry
+assert len(registry.ENTRIES) >= 8
+for entry in registry.ENTRIES:
+    assert importlib.import_module(f"profiling.pages.{entry.module}").render
+"""
+    found = loaded(every, WITHOUT_MEASURE)
     assert "streamlit" in found
     assert not found & {*WITHOUT_MEASURE, "fa_core"}
 

@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from typing import Any, NamedTuple
 
 import streamlit as st
 
-from profiling.pages import (
-    compare,
-    crossover,
-    data,
-    latency,
-    memory,
-    numerics,
-    overview,
-    review,
-    roofline,
-    run,
-    tiles,
-    traffic,
-    whatif,
-)
-
 
 class Entry(NamedTuple):
-    """A page: its section, URL path, title, icon and the function that draws it."""
+    """A page: its section, URL path, title, icon and its module in this folder, whose `render` draws it."""
 
     section: str
     path: str
     title: str
     icon: str
-    render: Callable[[], None]
+    module: str
+
+    def render(self) -> None:
+        """Draw the page. Its module comes when first asked for: all of them would hold up the first page."""
+        importlib.import_module(f"profiling.pages.{self.module}").render()
 
 
 ENTRIES: tuple[Entry, ...] = (
-    Entry("Answer", "overview", "Overview", ":material/insights:", overview.render),
-    Entry("Answer", "crossover", "Crossover", ":material/call_split:", crossover.render),
-    Entry("Answer", "review", "Review", ":material/verified:", review.render),
-    Entry("Evidence", "latency", "Latency", ":material/timer:", latency.render),
-    Entry("Evidence", "memory", "Memory", ":material/memory:", memory.render),
-    Entry("Evidence", "traffic", "Traffic", ":material/swap_vert:", traffic.render),
-    Entry("Evidence", "tiles", "Tiles", ":material/grid_view:", tiles.render),
-    Entry("Evidence", "roofline", "Roofline", ":material/roofing:", roofline.render),
-    Entry("Evidence", "numerics", "Numerics", ":material/rule:", numerics.render),
-    Entry("Compare", "compare", "Compare", ":material/compare_arrows:", compare.render),
-    Entry("Compare", "what-if", "What-if", ":material/psychology_alt:", whatif.render),
-    Entry("Data", "run", "Run", ":material/play_circle:", run.render),
-    Entry("Data", "data", "Data", ":material/database:", data.render),
+    Entry("Answer", "overview", "Overview", ":material/insights:", "overview"),
+    Entry("Answer", "crossover", "Crossover", ":material/call_split:", "crossover"),
+    Entry("Answer", "review", "Review", ":material/verified:", "review"),
+    Entry("Evidence", "latency", "Latency", ":material/timer:", "latency"),
+    Entry("Evidence", "memory", "Memory", ":material/memory:", "memory"),
+    Entry("Evidence", "traffic", "Traffic", ":material/swap_vert:", "traffic"),
+    Entry("Evidence", "tiles", "Tiles", ":material/grid_view:", "tiles"),
+    Entry("Evidence", "roofline", "Roofline", ":material/roofing:", "roofline"),
+    Entry("Evidence", "numerics", "Numerics", ":material/rule:", "numerics"),
+    Entry("Compare", "compare", "Compare", ":material/compare_arrows:", "compare"),
+    Entry("Compare", "what-if", "What-if", ":material/psychology_alt:", "whatif"),
+    Entry("Data", "run", "Run", ":material/play_circle:", "run"),
+    Entry("Data", "data", "Data", ":material/database:", "data"),
 )
 
 
