@@ -184,7 +184,8 @@ def _series(e: Estimate) -> list[str]:
     lines = _table(rows)
     if e.kv_fits_until is not None:
         lines.append(
-            f"  K and V of one head alone fit the cache counted on up to {count_text(e.kv_fits_until)} keys."
+            f"  K and V of one head alone fit the cache counted on up to {count_text(e.kv_fits_until)} keys; "
+            "beside queries, outputs and the next head lines are lost from about a third of that on."
         )
     return lines
 

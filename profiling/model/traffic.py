@@ -318,7 +318,7 @@ def kv_fits_l2_until(device: Device, head_dim: int, dtype: str, head_dim_v: int 
 
     Beyond it each generation of query tiles finds less than half of K and V in the cache, and DRAM delivers
     the rest again; it begins earlier, with q, the output and the next head's keys in the cache beside them:
-    at about a quarter of it where generations reach into the next head. None where the device's cache is
+    at about a third of it where each generation reaches into the next head. None where the device's cache is
     unknown.
     """
     usable = device.usable_cache_bytes
