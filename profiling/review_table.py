@@ -88,7 +88,7 @@ def comparison_text(found: Comparison | None, last: int | None = None) -> str:
 
 
 def _turn_text(found: Comparison) -> str:
-    """Where the candidate gets ahead, or falls behind, as far as the lengths tell; `crosses` if several times.
+    """Where the candidate gets ahead or falls behind, as far as the lengths tell; `crosses` if twice or more.
 
     There is no N* for a sum of forward and backward: its curve was not measured as one.
     """
