@@ -174,7 +174,7 @@ def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
         caption=(
             f"Beyond N = {units.count_text(until)} (shaded) K and V of one head alone exceed what re-reads "
             "can count on, and each further generation of query tiles fetches some of them from DRAM again; "
-            "with the next head's tiles at work beside them it begins earlier. "
+            "with queries, outputs and the next head's tiles beside them it begins at about a third of that. "
             "The usable part, "
             f"{units.percent_text(device.l2_usable_fraction)} of the cache, is fitted to hardware counters."
         ),
