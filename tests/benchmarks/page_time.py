@@ -44,19 +44,16 @@ AXES: dict[str, Any] = {
 }
 ROWS_A_SHAPE = 4 * 9 * 3 * 3 * 2 * 4  # of the axes above
 CHART = "() => [...document.querySelectorAll('.js-plotly-plot')].some(plot => plot.data && plot.data.length)"
-CHANGE = (
-    """(chip) => new Promise((done) => {
+CHANGE = """(chip) => new Promise((done) => {
   const seen = () => JSON.stringify([...document.querySelectorAll('.js-plotly-plot')]
     .map((plot) => (plot.data || []).map((trace) => [trace.name, (trace.y || [])[0]])));
-  const settled = %s;
+  const settled = SETTLED;
   const before = seen(), begin = performance.now();
   chip.click();
   const look = () => (seen() !== before && settled()) ? done(performance.now() - begin)
     : requestAnimationFrame(look);
   look();
-})"""
-    % SETTLED
-)  # noqa: UP031 - the text has braces of its own
+})""".replace("SETTLED", SETTLED)
 
 
 def write_run(rows: int, folder: Path) -> int:
