@@ -73,10 +73,12 @@ def streamed_bytes(walk: Walk, blocks: int, capacity_bytes: int) -> int:
     total = count * walk.streams
     if not total:
         return 0
-    rows = np.sort(walk.rows)[::-1]
     # The longest walk reads all of a head's tensor that is needed, for the first time.
-    once = walk.streams * int(rows[0]) * walk.row_bytes
+    once = walk.streams * int(walk.rows.max()) * walk.row_bytes
     generations = -(-total // blocks)
+    if generations == 1:
+        return once
+    rows = np.sort(walk.rows)[::-1]
     looked_at = min(generations, _MOST_GENERATIONS)
     begin = np.arange(looked_at, dtype=np.int64) * blocks
     last = np.minimum(begin + blocks, total) - 1
