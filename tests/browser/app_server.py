@@ -76,4 +76,5 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def settle(page: Any, timeout_s: float = 60) -> None:
     """Wait until the script has run to its end and nothing on the page is a placeholder any more."""
     page.get_by_role("heading").first.wait_for(timeout=timeout_s * 1000)
+    page.wait_for_timeout(150)  # until a click has reached the app
     page.wait_for_function(SETTLED, timeout=timeout_s * 1000)

@@ -1,8 +1,8 @@
-"""Pictures of the running app: every page, light and dark, at 1280 px and on a phone; the README's picture.
+"""Pictures of the running app: every page, light and dark, at 1280 px and on a phone; the README's pictures.
 
     python tests/browser/screenshots.py [FOLDER] [--readme] [--data DIR]
 
-With a FOLDER all pages go there; `--readme` writes the Overview in light to `data/screenshots/overview.png`.
+With a FOLDER all pages go there; `--readme` writes those of the README, in light, to `data/screenshots`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ PAGES = (
     "run",
     "data",
 )
-README_PICTURE = ROOT / "data" / "screenshots" / "overview.png"
+README_FOLDER = ROOT / "data" / "screenshots"
+# Its pictures: the address of each.
+README_VIEWS = {
+    "overview": "",
+    "latency": "latency?run=h200-peers&d=128&show=TFLOP%2Fs",
+    "review": "review?run=h200-models",
+    "roofline": "roofline",
+}
 WIDTHS = (1280, 390)
 TALLEST = 6000
 README_HEIGHT = 1120
@@ -88,9 +95,11 @@ def main() -> int:
         if asked.folder is not None:
             shoot_all(browser, url, asked.folder)
         if asked.readme:
-            README_PICTURE.parent.mkdir(parents=True, exist_ok=True)
-            shoot(browser, url, README_PICTURE, theme="light", width=1280, height=README_HEIGHT)
-            print(README_PICTURE)
+            README_FOLDER.mkdir(parents=True, exist_ok=True)
+            for name, view in README_VIEWS.items():
+                target = README_FOLDER / f"{name}.png"
+                shoot(browser, f"{url}/{view}", target, theme="light", width=1280, height=README_HEIGHT)
+                print(target)
         browser.close()
     return 0
 

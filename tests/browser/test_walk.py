@@ -89,9 +89,11 @@ def test_a_filter_moves_to_the_next_page_and_into_the_address(visit: Page) -> No
     go(visit, "Latency")
     before = visit.locator(".js-plotly-plot").first.inner_html()
     visit.get_by_test_id("stSidebar").get_by_role("radio", name="64", exact=True).click()
-    visit.wait_for_url(re.compile(r"[?&]d=64"))
+    visit.wait_for_url(re.compile(r"[?&]d=64"))  # which the browser writes before the app has heard
+    visit.wait_for_function(
+        "seen => document.querySelector('.js-plotly-plot').innerHTML !== seen", arg=before
+    )
     settle(visit)
-    assert visit.locator(".js-plotly-plot").first.inner_html() != before
     go(visit, "Crossover")
     assert "d=64" in visit.url
     expect(visit.get_by_test_id("stSidebar").get_by_role("radio", name="64", exact=True)).to_be_checked()
@@ -100,12 +102,15 @@ def test_a_filter_moves_to_the_next_page_and_into_the_address(visit: Page) -> No
 def test_a_shared_link_shows_the_same_view(visit: Page, context: BrowserContext) -> None:
     """The address behind 'Link to this view', opened elsewhere, has the same filters and the same answer."""
     go(visit, "Crossover")
-    visit.get_by_test_id("stSidebar").get_by_role("radio", name="bwd", exact=True).click()
-    visit.wait_for_url(re.compile(r"direction=bwd"))
-    visit.get_by_test_id("stMain").get_by_role("radio", name="wall", exact=True).click()
-    visit.wait_for_url(re.compile(r"clock=wall"))
-    settle(visit)
-    answer = visit.get_by_test_id("stMetricValue").all_inner_texts()
+    answers = visit.get_by_test_id("stMetricValue")
+    for place, name in (("stSidebar", "bwd"), ("stMain", "wall")):
+        before = answers.all_inner_texts()
+        visit.get_by_test_id(place).get_by_role("radio", name=name, exact=True).click()
+        expect(answers).not_to_have_text(before)
+        settle(visit)
+    assert re.search(r"direction=bwd", visit.url)
+    assert re.search(r"clock=wall", visit.url)
+    answer = answers.all_inner_texts()
     visit.get_by_role("button", name="Link to this view").click()
     link = visit.get_by_test_id("stPopoverBody").locator("code").inner_text()
     assert "run=h200-standard" in link
@@ -207,6 +212,7 @@ def test_two_runs_are_compared_and_taken_along(visit: Page, context: BrowserCont
     assert len(verdicts) > verdicts.count("missing") > 0
     visit.get_by_test_id("stSidebar").get_by_role("button", name="missing", exact=True).click()
     visit.wait_for_url(re.compile(r"verdicts=missing"))
+    expect(main.get_by_test_id("stMetricValue")).to_have_text(["0", "0", "0", "0", counts[-1]])
     settle(visit)
     visit.get_by_role("button", name="Link to this view").click()
     other = context.new_page()
