@@ -200,6 +200,15 @@ class Case(BaseModel):
         return tuple(getattr(self, name) for name in SHAPE_FIELDS)
 
     @property
+    def hiding_window(self) -> tuple[int | None, int | None]:
+        """(window_left, window_right) without a side that reaches over every key or query and hides none."""
+        left, right = self.window_left, self.window_right
+        return (
+            None if left is None or left >= self.seq_len_k else left,
+            None if right is None or right >= self.seq_len_q else right,
+        )
+
+    @property
     def lengths(self) -> tuple[tuple[int, int], ...]:
         """(queries, keys) of each sequence of the batch; they differ in a `varlen` batch alone."""
         if self.layout != "varlen":

@@ -482,3 +482,15 @@ def test_whatever_loads_can_be_expanded(
         return
     n = len(heads) * (len(kv_heads) or 1) * len(batch) * len(seq_len)
     assert len(group.cases()) == n + n * (len(tile) or 1)
+
+
+def test_a_side_of_a_window_that_reaches_over_all_hides_nothing() -> None:
+    """Left is held against the keys, right against the queries; a side that is absent stays so."""
+
+    def hiding(**fields: Any) -> tuple[int | None, int | None]:
+        return make(seq_len_q=64, seq_len_k=128, **fields).hiding_window
+
+    assert hiding() == (None, None)
+    assert hiding(window_left=127, window_right=63) == (127, 63)
+    assert hiding(window_left=128, window_right=64) == (None, None)
+    assert hiding(window_left=0, window_right=None) == (0, None)

@@ -50,13 +50,11 @@ def representatives(cases: Iterable[Case]) -> list[Case]:
 def _compiled_as(case: Case) -> tuple[Any, ...]:
     if case.seq_len_q <= _FEW_QUERIES:
         return case.key
-    sides = ((case.window_left, case.seq_len_k), (case.window_right, case.seq_len_q))
     alike = case.model_copy(update={"batch": 0, "window_left": None, "window_right": None})
     lengths = {"seq_len_q": case.seq_len_q % _ROWS, "seq_len_k": case.seq_len_k % _ROWS}
-    hides = [side is not None and side < length for side, length in sides]
     return (
         alike.model_copy(update=lengths).key,
-        *hides,
+        *(side is not None for side in case.hiding_window),
         case.seq_len_q == case.seq_len_k,
         forward_tile(case) if case.backend in _TILED_BY_LENGTH else None,
     )

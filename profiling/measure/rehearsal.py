@@ -58,13 +58,7 @@ def shortened(case: Case) -> Case:
     short case needs, but for tiles that only long sequences have.
     """
     kv_heads = case.kv_heads if case.backend in FLASH_BACKENDS else min(case.kv_heads, _FEW_HEADS)
-    windows = {
-        name: None if size is None or size >= length else min(size, _SHORT_WINDOW)
-        for name, size, length in (
-            ("window_left", case.window_left, case.seq_len_k),
-            ("window_right", case.window_right, case.seq_len_q),
-        )
-    }
+    left, right = (None if side is None else min(side, _SHORT_WINDOW) for side in case.hiding_window)
     n_q, n_k = _short(case.seq_len_q), _short(case.seq_len_k)
     if n_q == n_k and case.seq_len_q != case.seq_len_k:
         n_k += _ROWS
@@ -74,8 +68,10 @@ def shortened(case: Case) -> Case:
         "kv_heads": kv_heads,
         "seq_len_q": n_q,
         "seq_len_k": n_k,
+        "window_left": left,
+        "window_right": right,
     }
-    return case.model_copy(update=small | windows)
+    return case.model_copy(update=small)
 
 
 def _short(length: int) -> int:

@@ -22,8 +22,7 @@ def padded_width(case: Case) -> int | None:
 
 
 def _is_masked(case: Case) -> bool:
-    sides = ((case.window_left, case.seq_len_k), (case.window_right, case.seq_len_q))
-    return case.causal or any(side is not None and side < length for side, length in sides)
+    return case.causal or case.hiding_window != (None, None)
 
 
 def forward_tile(case: Case) -> tuple[int, int] | None:
