@@ -1,8 +1,8 @@
 """The kernels for sm_90: which calls they take, with which tile, and their launches.
 
 They are warp-specialised, in Gluon, and read and write through the copy engine's descriptors. What they
-cannot take, the portable kernels of `fa_core.launch` do. Nothing of Gluon is imported before it is needed:
-Triton's interpreter does not know it.
+cannot take is refused with a reason. Nothing of Gluon is imported before it is needed: Triton's interpreter
+does not know it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def forward_tile(p: Problem) -> ForwardTile:
 
 
 def backward_tile(p: Problem) -> BackwardTile:
-    """The fused backward's tile, found like the forward's."""
+    """The backward's tile, found like the forward's."""
     return _BACKWARD[padded_width(p.q.shape[3])][p.masked]
 
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from profiling.analysis.deployment import INFERENCE, Question, Shape
-from profiling.analysis.fitting import SDPA, Pair, Ratio, Series, all_series, fitting
-from profiling.analysis.policy import MARGIN, Option, stretches, takeover
+from profiling.analysis.fitting import Pair, Ratio, Series, all_series, fitting
+from profiling.analysis.policy import MARGIN, SDPA, Option, stretches, takeover
 from profiling.devices import Device
 from profiling.model.memory import input_bytes, largest_seq_len, peak_bytes
 

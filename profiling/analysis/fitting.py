@@ -18,9 +18,6 @@ from profiling.analysis.deployment import INFERENCE, Question, Shape
 from profiling.analysis.policy import IMPLS, MARGIN, Option
 from profiling.case import InputError
 
-SDPA: tuple[str, ...] = ("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
-
-
 Pair = tuple[str, str]  # the other, and the one whose advantage is in question
 
 

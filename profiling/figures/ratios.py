@@ -117,14 +117,7 @@ def axis(values: Sequence[float], *, title: str) -> dict[str, Any]:
         ticks = [tick for tick in ticks if decades[0] <= math.log10(tick) <= decades[1]]
         if len(ticks) >= 4:
             break
-    return {
-        "type": "log",
-        "range": decades,
-        "title": {"text": title},
-        "tickvals": ticks,
-        "ticktext": [units.ratio_text(tick) for tick in ticks],
-        "zeroline": False,
-    }
+    return theme.ratio_ticks(decades, ticks, title=title)
 
 
 def _trace(

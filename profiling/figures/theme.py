@@ -165,12 +165,17 @@ def ratio_axis(values: Iterable[float | None], *, title: str) -> dict[str, Any]:
     inside = [t for t in ticks if decades[0] <= math.log10(t) <= decades[1]]
     if len(inside) > 7:
         inside = [t for t in inside if round(math.log10(t), 6) == int(round(math.log10(t), 6))] or inside
+    return ratio_ticks(decades, inside, title=title)
+
+
+def ratio_ticks(decades: Sequence[float], ticks: Sequence[float], *, title: str) -> dict[str, Any]:
+    """A log axis over `decades` (powers of ten, low and high) with these ratios written on it."""
     return {
         "type": "log",
         "range": decades,
         "title": {"text": title},
-        "tickvals": inside,
-        "ticktext": [units.ratio_text(t) for t in inside],
+        "tickvals": ticks,
+        "ticktext": [units.ratio_text(tick) for tick in ticks],
         "zeroline": False,
     }
 

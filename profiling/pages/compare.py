@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from profiling import export, store, units
+from profiling import store, units
 from profiling.analysis import compare as engine
 from profiling.analysis.compare import MARGIN, METRICS, THRESHOLD, VERDICTS, Comparison
 from profiling.analysis.regressions import compares_nothing, summary
@@ -346,13 +346,8 @@ def _regressions(shown: Comparison, name: str) -> None:
     )
     groups = model.groups_table(told)
     st.dataframe(groups, hide_index=True, placeholder=units.UNKNOWN, alt="Verdicts by backend and direction")
-    st.download_button(
-        "Regressions as CSV",
-        data=lambda: export.to_csv(groups),
-        file_name=f"{name}-regressions.csv",
-        mime="text/csv",
-        on_click="ignore",
-        key="csv-regressions",
+    widgets.csv_button(
+        "Regressions as CSV", lambda: groups, file_name=f"{name}-regressions.csv", key="csv-regressions"
     )
 
 

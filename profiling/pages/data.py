@@ -145,12 +145,10 @@ def _export(infos: list[store.RunInfo]) -> None:
     for problem in loaded.run.problems:
         st.warning(widgets.plain(problem))
     with st.container(horizontal=True):
-        st.download_button(
+        widgets.csv_button(
             "Comparison CSV",
-            data=lambda: export.to_csv(loaded.frame[list(COLUMNS)]),
+            lambda: loaded.frame[list(COLUMNS)],
             file_name=f"{loaded.name}.csv",
-            mime="text/csv",
-            on_click="ignore",
             key="export-csv",
         )
         st.download_button(

@@ -7,7 +7,7 @@ Streamlit reads Markdown nearly everywhere else, and Markdown can load pictures 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -250,6 +250,18 @@ def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool |
     st.markdown(f"{badge} :small[{caption}]")  # a caption's grey would fall below the contrast of text
 
 
+def csv_button(label: str, make: Callable[[], pd.DataFrame], *, file_name: str, key: str) -> None:
+    """A download of a table with all digits; it is made when asked for."""
+    st.download_button(
+        label,
+        data=lambda: export.to_csv(make()),
+        file_name=file_name,
+        mime="text/csv",
+        on_click="ignore",
+        key=key,
+    )
+
+
 def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
     """The numbers of a chart: a table, a CSV with all digits, and Markdown to paste into a review.
 
@@ -258,14 +270,7 @@ def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
     with st.expander(f"Table, CSV, Markdown ({units.count_text(len(frame))} rows)"):
         st.dataframe(frame, hide_index=True, placeholder=units.UNKNOWN, alt=f"Data of {name}")
         with st.container(horizontal=True):
-            st.download_button(
-                "CSV",
-                data=lambda: export.to_csv(frame),
-                file_name=f"{run_id}-{name}.csv",
-                mime="text/csv",
-                on_click="ignore",
-                key=f"csv-{name}",
-            )
+            csv_button("CSV", lambda: frame, file_name=f"{run_id}-{name}.csv", key=f"csv-{name}")
             with st.popover("Markdown"):
                 if len(frame) > MARKDOWN_ROWS:
                     st.text(f"The first {units.count_text(MARKDOWN_ROWS)} rows; the CSV has all.")
