@@ -10,11 +10,12 @@ from collections.abc import Sequence
 import pandas as pd
 
 from profiling import units
+from profiling.analysis.axes import NO_NAME
 from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row
 from profiling.analysis.compare import Side as Cell
 from profiling.analysis.regressions import Summary
 from profiling.figures.ratios import Ratio, thinned
-from profiling.pages import state, widgets
+from profiling.pages import widgets
 
 _HASH = 12  # characters of a commit or a hash that are shown
 WORDS = {
@@ -36,7 +37,7 @@ ORDER = ("slower", "ambiguous", "faster", "same", "missing")
 def name_of(row: Row) -> str:
     """The backend, with its variant if one was asked for, as the pages' filters call it."""
     name = f"{row.case.backend}/{row.case.variant}" if row.case.variant else row.case.backend
-    return re.sub(state.NO_NAME, "?", name)
+    return re.sub(NO_NAME, "?", name)
 
 
 def chosen(

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from profiling import units
+from profiling import lines, units
 from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import untiled
 from profiling.figures import crossover as figures
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
-from profiling.pages import filters, lines, state, widgets
+from profiling.pages import filters, state, widgets
 
 METRICS = ("latency", "memory")
 # What a verdict means, for the help text; the words are those of the analysis.

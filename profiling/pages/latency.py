@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from profiling import units
+from profiling import lines, units
 from profiling.analysis.curves import untiled
 from profiling.figures import latency as figures
 from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_TOKEN, Metric
-from profiling.pages import filters, lines, published, state, widgets
+from profiling.pages import filters, published, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "latency": (LATENCY, lines.LATENCY),

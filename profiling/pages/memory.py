@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from profiling import units
+from profiling import lines, units
 from profiling.analysis.curves import untiled
 from profiling.analysis.scaling import Scaling, scalings
 from profiling.case import KEY_FIELDS, Case
@@ -15,7 +15,7 @@ from profiling.devices import Device
 from profiling.figures import memory as figures
 from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series
 from profiling.model.memory import largest_seq_len, peak_bytes, retained_bytes
-from profiling.pages import filters, lines, state, widgets
+from profiling.pages import filters, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "peak": (PEAK_MEMORY, lines.PEAK_MEMORY),

@@ -5,15 +5,12 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from profiling import units
+from profiling import overview_table as model
 from profiling.analysis.curves import untiled
 from profiling.analysis.summary import Overview, OverviewRow, overview
 from profiling.case import InputError
 from profiling.figures import speedup as figures
-from profiling.figures.series import status_word
 from profiling.pages import filters, state, widgets
-from profiling.pages import overview_model as model
-from profiling.records import STATUSES
 
 
 def render() -> None:
@@ -44,7 +41,7 @@ def render() -> None:
         return
     with answer:
         st.markdown(f"**{widgets.plain(found.headline)}**")
-        st.caption(widgets.plain(counts_text(found)))
+        st.caption(widgets.plain(model.counts_text(found)))
     query = filters.query_of(loaded.name, shown)
     rows = sorted(found.rows, key=model.order)
     _table(found, rows, query, loaded.name)
@@ -62,16 +59,6 @@ def _overview(
     return overview(frame, state.samples(stamp), baseline=baseline, candidate=candidate, clock=clock)
 
 
-def counts_text(found: Overview) -> str:
-    """How many cases there are, how many did not run, and which carry a flag; plain text."""
-    failed = {s: found.n_by_status[s] for s in STATUSES if s != "ok" and found.n_by_status.get(s)}
-    text = f"{units.count_text(found.n_cases)} cases, {units.count_text(found.n_by_status.get('ok', 0))} ran"
-    if failed:
-        text += "; " + ", ".join(f"{units.count_text(n)} {status_word(s)}" for s, n in failed.items())
-    flags = [f"{units.count_text(n)} {flag}" for flag, n in sorted(found.n_by_flag.items())]
-    return f"{text}. {'Flags: ' + ', '.join(flags) if flags else 'None flagged'}."
-
-
 def _table(found: Overview, rows: list[OverviewRow], query: filters.Query, run_id: str) -> None:
     """One row per shape; every crossover is a link to its evidence."""
     if not rows:
@@ -80,9 +67,8 @@ def _table(found: Overview, rows: list[OverviewRow], query: filters.Query, run_i
     st.table(model.linked(found, rows, query), hide_index=True, border="horizontal")
     st.markdown(
         ":blue-badge[measured] :small[Crossover N\\* with its 95 % interval where the verdict is clear, else "
-        "the verdict; each is a link to its evidence. always: ahead at every N measured; never: behind; "
-        "censored: behind as far as the baseline ran; several: more than one crossing; ambiguous: the "
-        f"samples do not decide. Speed-up at N on the {found.clock} clock: {widgets.plain(found.baseline)} / "
+        "the verdict; each is a link to its evidence. "
+        f"{model.VERDICT_WORDS} Speed-up at N on the {found.clock} clock: {widgets.plain(found.baseline)} / "
         f"{widgets.plain(found.candidate)}, higher is better.]"
     )
     widgets.table(model.numbers(found, rows), name="overview", run_id=run_id)

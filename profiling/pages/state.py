@@ -7,14 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 import streamlit as st
 
 from profiling import store
-from profiling.analysis.curves import backend_names
-from profiling.case import BACKENDS, CLOCKS, window_text
+from profiling.analysis.axes import clocks as clocks
+from profiling.analysis.axes import names as names
+from profiling.analysis.axes import only_counters as only_counters
+from profiling.analysis.axes import records as records
+from profiling.analysis.axes import with_axes
 from profiling.devices import Device, device_of
 from profiling.paths import DATA_DIR
 from profiling.records import Run
@@ -23,9 +26,6 @@ DEFAULT_RUN = "h200-standard"
 DATA_VARIABLE = "FLASHSCOPE_DATA"
 RUN_KEY = "run"
 TILE_RUN_KEY = "tile_run"
-
-
-NO_NAME = r"[^\w.:/-]"  # what no name of a backend has
 
 
 class Stamp(NamedTuple):
@@ -127,91 +127,3 @@ def _load(key: Stamp) -> Loaded:
 def samples(key: Stamp) -> pd.DataFrame:
     """All raw samples of the run with this stamp."""
     return store.samples_frame(_load(key).run)
-
-
-# ------------------------------------------------------------------------------------------------- axes
-
-
-def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add `seq_len` (N), `name` (backend/variant), `plain`, and the columns that the filters choose from.
-
-    These are texts: `series` (batch and heads), `tokens` (of the batch, and heads), `mask`, `window`, `cap`
-    (softcap), `has_bias`, `has_sinks`, `has_alibi`, and `other` (whatever else sets cases apart). `plain`
-    is whether a case is dense attention of one length and width without any feature.
-    """
-    heads = "-H" + frame["heads"].astype("string")
-    heads = heads.where(
-        frame["kv_heads"] == frame["heads"], heads + "-KV" + frame["kv_heads"].astype("string")
-    )
-    return frame.assign(
-        seq_len=frame["seq_len_k"],
-        # chips read Markdown, and a file may say anything
-        name=backend_names(frame).str.replace(NO_NAME, "?", regex=True),
-        series="B" + frame["batch"].astype("string") + heads,
-        tokens=(frame["batch"] * frame["seq_len_q"]).astype("string") + " tokens" + heads,
-        mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),
-        window=_window(frame),
-        cap=frame["softcap"].map(lambda cap: "none" if pd.isna(cap) else f"{cap:g}").astype("string"),
-        **{f"has_{name}": _yes_no(frame[name]) for name in ("bias", "sinks", "alibi")},
-        other=_other(frame),
-    ).assign(plain=_plain)
-
-
-def _yes_no(flags: pd.Series) -> pd.Series:
-    return flags.fillna(False).map({True: "yes", False: "no"}).astype("string")
-
-
-def _window(frame: pd.DataFrame) -> pd.Series:
-    sides = zip(frame["window_left"], frame["window_right"], strict=True)
-    texts = [
-        window_text(*(None if pd.isna(side) else int(side) for side in pair)) or "none" for pair in sides
-    ]
-    return pd.Series(texts, index=frame.index, dtype="string")
-
-
-def _plain(frame: pd.DataFrame) -> pd.Series:
-    """Whether the formulas for dense attention hold, causal or not; of the frame with its other axes."""
-    without = {"layout": "dense", "window": "none", "cap": "none", "other": "plain"}
-    without |= {f"has_{name}": "no" for name in ("bias", "sinks", "alibi")}
-    plain = pd.Series(True, index=frame.index)
-    for column, value in without.items():
-        plain &= frame[column] == value
-    return plain
-
-
-def _other(frame: pd.DataFrame) -> pd.Series:
-    """What sets a case apart beyond the usual filters, such as `Nq 1`; `plain` if nothing does."""
-    text = pd.Series([""] * len(frame), index=frame.index, dtype="string")
-    unequal = frame["seq_len_q"] != frame["seq_len_k"]
-    text = text.mask(unequal, "Nq " + frame["seq_len_q"].astype("string"))
-    unequal = frame["head_dim_v"] != frame["head_dim"]
-    text = text.mask(unequal, text + " dv " + frame["head_dim_v"].astype("string"))
-    text = text.str.strip()
-    return text.where(text != "", "plain")
-
-
-def only_counters(frame: pd.DataFrame) -> bool:
-    """Whether a table has hardware counters and no clock, as `flashscope counters SWEEP` makes it."""
-    counted = frame[["dram_read_bytes", "dram_write_bytes", "l2_bytes"]].notna().any(axis=None)
-    return bool(counted) and bool((frame["clock"] == "").all())
-
-
-def records(frame: pd.DataFrame) -> list[Any]:
-    """The rows of a table, whose columns are attributes."""
-    return list(frame.itertuples(index=False))
-
-
-def names(frame: pd.DataFrame) -> list[str]:
-    """The backends (with variant) of a table, in the order of `case.BACKENDS`."""
-
-    def place(name: str) -> tuple[int, str]:
-        backend = name.partition("/")[0]
-        return (BACKENDS.index(backend) if backend in BACKENDS else len(BACKENDS), name)
-
-    return sorted(frame["name"].unique(), key=place)
-
-
-def clocks(frame: pd.DataFrame) -> list[str]:
-    """The clocks of a table, in the order of `case.CLOCKS`; others have no meaning here."""
-    present = set(frame["clock"].unique())
-    return [clock for clock in CLOCKS if clock in present] or list(CLOCKS[:1])

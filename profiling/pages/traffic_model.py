@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from profiling import units
+from profiling import lines, units
 from profiling.case import DTYPE_BYTES, Case
 from profiling.devices import Device
 from profiling.figures.series import Point
 from profiling.figures.traffic import Counted, Modelled
 from profiling.model.orders import FA2_BLOCK_N, tile_bytes_for
 from profiling.model.traffic import traffic
-from profiling.pages import lines
 from profiling.pages.counters import Call
 
 LABELS = {

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from profiling import units
+from profiling import lines, units
 from profiling.analysis.curves import by_slice, untiled
 from profiling.analysis.whatif import Prediction, WhatIf, what_if
 from profiling.case import KEY_FIELDS, InputError
@@ -17,7 +17,7 @@ from profiling.devices import Device, catalogue
 from profiling.figures import latency as figures
 from profiling.figures import memory as memory_figures
 from profiling.figures.series import LATENCY, PEAK_MEMORY
-from profiling.pages import crossover, filters, lines, state, widgets
+from profiling.pages import crossover, filters, state, widgets
 from profiling.pages import whatif_model as model
 from profiling.paths import DATA_DIR
 

@@ -1,4 +1,4 @@
-"""Claims about filters, the data folder, and how rows become lines."""
+"""Claims about filters, the data folder, and text that stays text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from page_runs import cpu_run, gpu_run
 from synthetic import failed_measurement, synthetic_case, synthetic_run
 
 from profiling import store
-from profiling.figures.series import Point, Series
-from profiling.pages import filters, lines, state, widgets
+from profiling.pages import filters, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import Run
 
@@ -92,15 +91,6 @@ def test_what_sets_a_case_apart_is_a_filter_of_its_own() -> None:
     assert table["seq_len"].unique().tolist() == [128]
 
 
-def test_time_per_token_counts_the_tokens_there_are() -> None:
-    """Packed sequences are shorter than the longest one, whose length a row names."""
-    case = synthetic_case("flash", 1000, batch=4, layout="varlen")
-    (row,) = state.records(frame(run_of(case)).head(1))
-    assert lines.query_tokens(row) == sum(n for n, _ in case.lengths) < 4000
-    (row,) = state.records(frame(run_of(synthetic_case("flash", 1000, batch=4))).head(1))
-    assert lines.query_tokens(row) == 4000
-
-
 def test_a_link_holds_what_was_drawn_and_nothing_else() -> None:
     """Choices with a single value are left out; several chosen backends are kept as several."""
     choices = [
@@ -141,44 +131,3 @@ def test_plain_keeps_groups_of_digits_together_and_drops_line_ends() -> None:
     """The space inside 16 384 never breaks; a line end cannot start a heading."""
     assert widgets.plain("16\u00a0384") == "16\u00a0384"
     assert "\n" not in widgets.plain("a\n# b\r\nc")
-
-
-def test_failed_rows_become_failures_and_the_rest_points() -> None:
-    """A line has a point per `ok` row and a failure per other row, in order of N, not of the file."""
-    run = gpu_run(seq_lens=(4096, 64, 16384), directions=("fwd",), causals=(False,), head_dims=(64,))
-    table = frame(run)
-    naive, flash = lines.series(table[table["clock"] == "device"], lines.LATENCY)
-    assert [p.seq_len for p in naive.points] == [64, 4096]
-    assert [(f.seq_len, f.status) for f in naive.failures] == [(16384, "oom")]
-    assert [p.seq_len for p in flash.points] == [64, 4096, 16384]
-    first = flash.points[0]
-    assert first.low is not None
-    assert first.high is not None
-    assert first.low <= first.value <= first.high
-    assert any("samples" in line for line in first.details)
-
-
-def test_a_rate_turns_its_whisker_round() -> None:
-    """The slow end of the latency (p80) is the low end of the rate."""
-    table = frame(gpu_run(seq_lens=(1024,), directions=("fwd",), causals=(False,), head_dims=(64,)))
-    row = table[(table["clock"] == "device") & (table["name"] == "flash")].iloc[0]
-    (point,) = lines.series(table[table["clock"] == "device"], lines.TFLOPS)[1].points
-    work = row["paper_tflops"] * row["latency_p50_ms"]
-    assert point.low == pytest.approx(work / row["latency_p80_ms"])
-    assert point.high == pytest.approx(work / row["latency_p20_ms"])
-
-
-def test_summaries_without_samples_are_hollow() -> None:
-    """An imported table has quantiles but no samples: its points are drawn hollow."""
-    table = frame(gpu_run(seq_lens=(64, 128), directions=("fwd",), causals=(False,), head_dims=(64,)))
-    table = table[table["clock"] == "device"].assign(n_samples=0)
-    assert all(series.summary for series in lines.series(table, lines.LATENCY))
-
-
-def test_ratios_need_both_sides() -> None:
-    """baseline / backend where both have a value; above 1 is faster; no baseline, no ratio."""
-    naive = Series("naive", (Point(64, 2.0), Point(128, 4.0)))
-    flash = Series("flash", (Point(128, 1.0), Point(256, 3.0)))
-    (ratio,) = lines.ratios([naive, flash], "naive")
-    assert [(p.seq_len, p.value) for p in ratio.points] == [(128, 4.0)]
-    assert lines.ratios([naive, flash], "tiled") == ()

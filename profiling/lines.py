@@ -1,4 +1,4 @@
-"""Rows of the comparison table -> the series a chart draws. Pure: no Streamlit, no file."""
+"""Rows of the comparison table (with `analysis.axes`) -> the series a chart draws."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from profiling import units
+from profiling.analysis.axes import names, records
 from profiling.case import ragged_lengths
 from profiling.figures.series import Failure, Point, Series
-from profiling.pages import state
 
 
 class Reading(NamedTuple):
@@ -47,10 +47,10 @@ def series(frame: pd.DataFrame, reading: Reading) -> tuple[Series, ...]:
     gives nothing.
     """
     out = []
-    for name in state.names(frame):
+    for name in names(frame):
         points, failures = [], []
         rows = frame[frame["name"] == name].sort_values("seq_len")
-        for row in state.records(rows):
+        for row in records(rows):
             if row.status != "ok":
                 failures.append(Failure(int(row.seq_len), str(row.status), str(row.reason)))
                 continue

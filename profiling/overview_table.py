@@ -1,8 +1,8 @@
-"""What the Overview shows of `analysis.summary`: the table's cells, its numbers, and the chart's panels."""
+"""What the Overview shows of `analysis.summary`: sentences, table, numbers, and the panels of its chart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,7 +16,12 @@ from profiling.case import DIRECTIONS
 from profiling.figures import theme
 from profiling.figures.series import Failure, Point, Series, status_word
 from profiling.figures.speedup import Panel
+from profiling.records import STATUSES
 
+VERDICT_WORDS = (
+    "always: ahead at every N measured; never: behind; censored: behind as far as the baseline ran; several: "
+    "more than one crossing; ambiguous: the samples do not decide."
+)
 # The colour of a verdict's badge; the word beside it says the same.
 COLOURS = {
     "clear": "blue",
@@ -26,6 +31,16 @@ COLOURS = {
     "several": "orange",
     "ambiguous": "orange",
 }
+
+
+def counts_text(found: Overview) -> str:
+    """How many cases there are, how many did not run, and which carry a flag; plain text."""
+    failed = {s: found.n_by_status[s] for s in STATUSES if s != "ok" and found.n_by_status.get(s)}
+    text = f"{units.count_text(found.n_cases)} cases, {units.count_text(found.n_by_status.get('ok', 0))} ran"
+    if failed:
+        text += "; " + ", ".join(f"{units.count_text(n)} {status_word(s)}" for s, n in failed.items())
+    flags = [f"{units.count_text(n)} {flag}" for flag, n in sorted(found.n_by_flag.items())]
+    return f"{text}. {'Flags: ' + ', '.join(flags) if flags else 'None flagged'}."
 
 
 def order(row: OverviewRow) -> tuple[Any, ...]:
@@ -93,7 +108,22 @@ def speedup_text(speedup: Speedup) -> str:
 
 
 def linked(found: Overview, rows: Sequence[OverviewRow], query: Mapping[str, Any]) -> pd.DataFrame:
-    """The table as the page shows it: Markdown texts."""
+    """The table as the page shows it: Markdown texts, each crossover a link to its evidence."""
+    return table(found, rows, lambda each, where: link(each, where, query))
+
+
+def table(
+    found: Overview,
+    rows: Sequence[OverviewRow],
+    cell: Callable[[Crossover | None, Slice], str] = lambda each, where: verdict_text(each),
+) -> pd.DataFrame:
+    """The table for people, a row a shape.
+
+    Args:
+        found: the overview.
+        rows: of it, in the order to show them.
+        cell: writes a crossover of a shape; plain text by default.
+    """
     out = []
     for row in rows:
         line: dict[str, str] = {
@@ -101,8 +131,8 @@ def linked(found: Overview, rows: Sequence[OverviewRow], query: Mapping[str, Any
             "batch · heads": series_name(row.slice).replace("-", "\u2011"),  # in one line of the table
         }
         for clock in found.clocks:
-            line[f"N* {clock}"] = link(row.by_clock.get(clock), row.slice, query)
-        line["N* memory"] = link(row.memory, row.slice, query)
+            line[f"N* {clock}"] = cell(row.by_clock.get(clock), row.slice)
+        line["N* memory"] = cell(row.memory, row.slice)
         for speedup in row.speedups:
             line[f"× at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
         longest = row.largest.get(found.baseline, 0)
