@@ -11,6 +11,7 @@ from profiling import units
 from profiling.analysis.axes import names, records
 from profiling.case import ragged_lengths
 from profiling.figures.series import Failure, Point, Series
+from profiling.figures.traffic import Counted
 
 
 class Reading(NamedTuple):
@@ -106,6 +107,19 @@ def details(row: Any) -> tuple[str, ...]:
     if row.flags:
         lines.append(f"flags: {row.flags}")
     return tuple(lines)
+
+
+def counted(frame: pd.DataFrame, scale: float = 1.0) -> tuple[Counted, ...]:
+    """The hardware counters of a slice's cases as points, DRAM and L2, in bytes divided by `scale`."""
+    rows = frame[frame["status"] == "ok"]
+    rows = rows.assign(dram_bytes=rows["dram_read_bytes"] + rows["dram_write_bytes"])
+    out = []
+    for level, column in (("DRAM", "dram_bytes"), ("L2", "l2_bytes")):
+        known = rows[rows[column].notna()].drop_duplicates(subset=["name", "seq_len"])
+        for s in series(known, Reading(column)):
+            points = tuple(p._replace(value=p.value / scale) for p in s.points)
+            out.append(Counted(s.name, s.name, level, points))
+    return tuple(out)
 
 
 def ratios(lines: Sequence[Series], baseline: str) -> tuple[Series, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,6 +10,17 @@ import pandas as pd
 from profiling.analysis.curves import backend_names
 from profiling.case import BACKENDS, CLOCKS, window_text
 
+# What is compared with the baseline by default, the first that is there.
+CANDIDATES: tuple[str, ...] = (
+    "flash",
+    "flash_hopper",
+    "flash_portable",
+    "sdpa_flash",
+    "sdpa",
+    "sdpa_cudnn",
+    "tiled",
+    "naive_compiled",
+)
 NO_NAME = r"[^\w.:/-]"  # what no name of a backend has
 
 
@@ -95,3 +107,14 @@ def clocks(frame: pd.DataFrame) -> list[str]:
     """The clocks of a table, in the order of `case.CLOCKS`; others have no meaning here."""
     present = set(frame["clock"].unique())
     return [clock for clock in CLOCKS if clock in present] or list(CLOCKS[:1])
+
+
+def usual_baseline(present: Sequence[str]) -> str:
+    """What speed-ups are measured against by default: naive where there is one, else the first."""
+    return next((name for name in present if name.partition("/")[0] == "naive"), present[0])
+
+
+def usual_candidate(present: Sequence[str], baseline: str) -> str:
+    """What is compared with the baseline by default; the baseline itself where there is nothing else."""
+    others = [name for name in present if name != baseline] or [baseline]
+    return next((name for name in CANDIDATES if name in others), others[0])

@@ -12,19 +12,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 import streamlit as st
 
+from profiling.analysis.axes import CANDIDATES as CANDIDATES
+from profiling.analysis.axes import usual_baseline, usual_candidate
 from profiling.case import DIRECTIONS, DTYPE_BYTES, LAYOUTS
 from profiling.pages import state
 
-CANDIDATES = (
-    "flash",
-    "flash_hopper",
-    "flash_portable",
-    "sdpa_flash",
-    "sdpa",
-    "sdpa_cudnn",
-    "tiled",
-    "naive_compiled",
-)
 CLOCK_HELP = (
     "wall: one eager call, launch included. pipelined: many calls, one synchronise. "
     "device: GPU events, cold L2. graph: replay of a CUDA graph, rotating buffers. "
@@ -224,15 +216,14 @@ def _usual(frame: pd.DataFrame, axis: Axis, values: Sequence[Any]) -> Any:
 def choose_baseline(frame: pd.DataFrame) -> Choice:
     """What speed-ups are measured against: naive where there is one."""
     present = state.names(frame)
-    first = next((name for name in present if name.partition("/")[0] == "naive"), present[0])
-    return choose("baseline", "Baseline", present, first, hint="what a speed-up is measured against")
+    hint = "what a speed-up is measured against"
+    return choose("baseline", "Baseline", present, usual_baseline(present), hint=hint)
 
 
 def choose_candidate(frame: pd.DataFrame, baseline: str) -> Choice:
     """What is compared with the baseline: flash where there is one."""
     others = [name for name in state.names(frame) if name != baseline] or [baseline]
-    best = next((name for name in CANDIDATES if name in others), others[0])
-    return choose("candidate", "Candidate", others, best)
+    return choose("candidate", "Candidate", others, usual_candidate(state.names(frame), baseline))
 
 
 def choose_backends(frame: pd.DataFrame) -> Choice:

@@ -159,15 +159,7 @@ def own_counters(frame: pd.DataFrame | None, dtype: str, scale: int) -> tuple[Co
     if frame is None:
         return ()
     wide = frame["dtype"].map(DTYPE_BYTES) == DTYPE_BYTES[dtype]
-    rows = frame[wide & (frame["status"] == "ok")]
-    rows = rows.assign(dram_bytes=rows["dram_read_bytes"] + rows["dram_write_bytes"])
-    out = []
-    for level, column in (("DRAM", "dram_bytes"), ("L2", "l2_bytes")):
-        known = rows[rows[column].notna()].drop_duplicates(subset=["name", "seq_len"])
-        for s in lines.series(known, lines.Reading(column)):
-            points = tuple(p._replace(value=p.value / scale) for p in s.points)
-            out.append(Counted(s.name, s.name, level, points))
-    return tuple(out)
+    return lines.counted(frame[wide], scale)
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:
