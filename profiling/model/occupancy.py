@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from profiling.case import InputError
 from profiling.devices import Device
-from profiling.units import KIB
 
 WARP_THREADS = 32
 REGISTER_BYTES = 4
@@ -21,6 +20,7 @@ TENSOR_MEMORY_COLUMNS = 512  # of an SM of compute capability 10.0, 128 lanes of
 _WARP_REGISTERS_UNIT = 256
 _PARTITIONS = 4
 _SHARED_UNIT_BYTES = 128
+_KIB = 1024
 
 
 class SmLimits(NamedTuple):
@@ -36,12 +36,12 @@ class SmLimits(NamedTuple):
 SM_LIMITS: dict[str, SmLimits] = {
     "7.0": SmLimits(64, 32, 0),
     "7.5": SmLimits(32, 16, 0),
-    "8.0": SmLimits(64, 32, KIB),
-    "8.6": SmLimits(48, 16, KIB),
-    "8.9": SmLimits(48, 24, KIB),
-    "9.0": SmLimits(64, 32, KIB),
-    "10.0": SmLimits(64, 32, KIB),
-    "12.0": SmLimits(48, 24, KIB),
+    "8.0": SmLimits(64, 32, _KIB),
+    "8.6": SmLimits(48, 16, _KIB),
+    "8.9": SmLimits(48, 24, _KIB),
+    "9.0": SmLimits(64, 32, _KIB),
+    "10.0": SmLimits(64, 32, _KIB),
+    "12.0": SmLimits(48, 24, _KIB),
 }
 
 
