@@ -17,6 +17,7 @@ from profiling.at_hand import DataOption, data_dir, load_all, load_one, reject, 
 from profiling.comparing import compare
 from profiling.evidence import numerics, tiles
 from profiling.importing import import_
+from profiling.reporting import report
 
 EXIT_REJECTED = 2
 EXIT_INTERRUPTED = 3
@@ -199,6 +200,7 @@ app.command("import")(import_)
 app.command("compare")(compare)
 app.command("tiles")(tiles)
 app.command("numerics")(numerics)
+app.command("report")(report)
 
 
 @app.command()

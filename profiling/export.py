@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from profiling.analysis.policy import Policy
 from profiling.case import InputError
-from profiling.records import Run
+from profiling.records import Run, RunHeader
 from profiling.units import count_text, number_text
 
 # A spreadsheet runs a text cell that starts with one of these as a formula.
@@ -85,6 +85,21 @@ def to_policy(policy: Policy) -> str:
         ensure_ascii=False,
         allow_nan=False,
     )
+
+
+def provenance(header: RunHeader) -> list[tuple[str, str]]:
+    """Where a run's numbers come from, as terms and texts: device, versions, run, commit, command."""
+    e = header.environment
+    named = (("torch", e.torch_version), ("triton", e.triton_version), ("driver", e.driver_version))
+    versions = ", ".join(f"{name} {version}" for name, version in named if version)
+    dirty = ", uncommitted changes" if e.git_clean is False else ""
+    return [
+        ("Device", e.device_name),
+        ("Versions", versions or "unknown"),
+        ("Run", ", ".join(filter(None, [header.run_id, header.created_at, header.label, header.source]))),
+        ("Commit", f"{e.git_commit}{dirty}" if e.git_commit else "unknown"),
+        ("Measured with", " ".join(e.argv) or "unknown"),
+    ]
 
 
 def to_markdown(frame: pd.DataFrame, columns: Sequence[str] | None = None) -> str:

@@ -43,9 +43,8 @@ def counts_text(found: Overview) -> str:
     return f"{text}. {'Flags: ' + ', '.join(flags) if flags else 'None flagged'}."
 
 
-def order(row: OverviewRow) -> tuple[Any, ...]:
-    """Sort key of the table: direction, head dim, mask, then batch and heads."""
-    s = row.slice
+def order(s: Slice) -> tuple[Any, ...]:
+    """Sort key of the table's shapes: direction, head dim, mask, then batch and heads."""
     return (
         DIRECTIONS.index(s.direction),
         s.head_dim,

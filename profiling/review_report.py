@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jinja2
 
-from profiling import export
+from profiling import export, report_html
 from profiling.analysis.decision import DECIDED, Decision
 from profiling.records import RunHeader
 from profiling.review_table import Standing, headline, numbers, sign_off_table, table
@@ -18,19 +18,9 @@ _HTML = """<!DOCTYPE html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="{{ policy | safe }}">
 <title>Deployment review</title>
-<style>
-:root { color-scheme: light dark; --line: #8888; --ink: light-dark(#1a1a1a, #f0f0f0); }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 80rem; margin: 2rem auto; padding: 0 1rem;
-  color: var(--ink); background: light-dark(#fff, #0e1117); }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 0.9rem; }
-th, td { text-align: left; vertical-align: top; padding: 0.4rem 0.8rem 0.4rem 0;
-  border-bottom: 1px solid var(--line); }
-dt { font-weight: 600; }
-dd { margin: 0 0 0.4rem; overflow-wrap: anywhere; }
-.stale td { text-decoration: line-through; }
+<style>{{ style | safe }}.stale td { text-decoration: line-through; }
 .stale td.standing { text-decoration: none; }
 </style>
 </head>
@@ -100,6 +90,8 @@ def to_html(review: Review) -> str:
     shown = table(review.decision)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_HTML)
     return template.render(
+        style=report_html.STYLE,
+        policy=report_html.POLICY,
         headline=headline(review.decision),
         facts=facts(review),
         columns=list(shown.columns),
@@ -113,17 +105,12 @@ def to_html(review: Review) -> str:
 
 def facts(review: Review) -> list[tuple[str, str]]:
     """What was asked, and where the numbers come from."""
-    question, header = review.decision.question, review.header
-    environment = header.environment
+    question = review.decision.question
     shapes = dict.fromkeys(row.shape for row in review.decision.rows)
     return [
         ("Models", "; ".join(f"{shape.name} ({shape.text})" for shape in shapes)),
         ("Asked", _asked(review.decision)),
-        ("Device", environment.device_name),
-        ("Versions", _versions(review)),
-        ("Run", f"{header.run_id}, {header.created_at}"),
-        ("Commit", environment.git_commit or "unknown"),
-        ("Measured with", " ".join(environment.argv) or "unknown"),
+        *export.provenance(review.header),
         ("Candidate", question.candidate),
         ("Evidence fingerprint", review.fingerprint),
     ]
@@ -144,12 +131,6 @@ def _asked(decision: Decision) -> str:
     q = decision.question
     ranges = f"batch {_range(q.batches)}, context {_range(q.seq_lens)} tokens"
     return f"{q.workload}, {ranges}, {q.dtype}, {q.clock} clock"
-
-
-def _versions(review: Review) -> str:
-    e = review.header.environment
-    named = (("torch", e.torch_version), ("triton", e.triton_version), ("driver", e.driver_version))
-    return ", ".join(f"{name} {version}" for name, version in named if version) or "unknown"
 
 
 def _range(limits: Sequence[int]) -> str:

@@ -11,6 +11,15 @@ from profiling.figures import theme
 from profiling.figures.series import TRAFFIC, Point
 
 
+# The modelled series by role, as the legend calls them; the column of a role is `est_<role>_bytes`.
+LABELS = {
+    "naive": "naive, kernel by kernel",
+    "tile": "tiles, asked of the L2",
+    "dram": "tiles, as DRAM sees them",
+    "compulsory": "compulsory, each tensor once",
+}
+
+
 class Modelled(NamedTuple):
     """One of the modelled series. `role` is naive, tile, dram or compulsory; bytes read and written at N."""
 

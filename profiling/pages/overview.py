@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
 from profiling import overview_table as model
+from profiling import run_report
 from profiling.analysis.curves import untiled
 from profiling.analysis.summary import Overview, OverviewRow, overview
 from profiling.case import InputError
@@ -42,8 +45,9 @@ def render() -> None:
     with answer:
         st.markdown(f"**{widgets.plain(found.headline)}**")
         st.caption(widgets.plain(model.counts_text(found)))
+        _report_button(found, loaded, frame, choices)
     query = filters.query_of(loaded.name, shown)
-    rows = sorted(found.rows, key=model.order)
+    rows = sorted(found.rows, key=lambda row: model.order(row.slice))
     _table(found, rows, query, loaded.name)
     series = _chart(found, rows, loaded, frame)
     head.finish([*shown, *series])
@@ -57,6 +61,22 @@ def _overview(
     for key, value in where:
         frame = frame[frame[filters.AXES[key].column] == value]
     return overview(frame, state.samples(stamp), baseline=baseline, candidate=candidate, clock=clock)
+
+
+def _report_button(
+    found: Overview, loaded: state.Loaded, frame: pd.DataFrame, choices: Sequence[filters.Choice]
+) -> None:
+    """This view as one file, made when it is asked for."""
+    kept = [(choice.label.lower(), str(choice.value)) for choice in choices]
+    st.download_button(
+        "Report",
+        data=lambda: run_report.to_html(loaded.run, frame, found, loaded.device, kept=kept),
+        file_name=f"{loaded.name}-report.html",
+        mime="text/html",
+        on_click="ignore",
+        key="report",
+        help="One HTML file that opens without a network: sentences, crossovers, charts, flags, failures",
+    )
 
 
 def _table(found: Overview, rows: list[OverviewRow], query: filters.Query, run_id: str) -> None:

@@ -11,18 +11,10 @@ from profiling import lines, units
 from profiling.case import DTYPE_BYTES, Case
 from profiling.devices import Device
 from profiling.figures.series import Point
-from profiling.figures.traffic import Counted, Modelled
+from profiling.figures.traffic import LABELS, Counted, Modelled
 from profiling.model.orders import FA2_BLOCK_N, tile_bytes_for
 from profiling.model.traffic import traffic
 from profiling.pages.counters import Call
-
-LABELS = {
-    "naive": "naive, kernel by kernel",
-    "tile": "tiles, asked of the L2",
-    "dram": "tiles, as DRAM sees them",
-    "compulsory": "compulsory, each tensor once",
-}
-
 
 class Knobs(NamedTuple):
     """What the controls say: N, loop order (`fa1`, `fa2`), M in bytes, Br in queries, the element's dtype."""
