@@ -16,6 +16,7 @@ import typer
 from profiling.at_hand import DataOption, data_dir, load_all, load_one, reject, run_file
 from profiling.comparing import compare
 from profiling.evidence import numerics, tiles
+from profiling.experiments import trace
 from profiling.importing import import_
 from profiling.reporting import report
 
@@ -200,6 +201,7 @@ app.command("import")(import_)
 app.command("compare")(compare)
 app.command("tiles")(tiles)
 app.command("numerics")(numerics)
+app.command("trace")(trace)
 app.command("report")(report)
 
 

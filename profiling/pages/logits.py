@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pandas as pd
 
-from profiling.case import InputError
 from profiling.figures.numerics import ScaleLine
-from profiling.pages.jobs import ROOT
+from profiling.pages import computing
 
 SCALES: tuple[float, ...] = (1, 4, 16, 64)
-TIMEOUT_S = 180
 COLUMNS = (
     *("dtype", "scale", "tensor", "rel_error", "eager_rel_error", "ratio_to_eager"),
     *("max_error", "max_allowed", "share_of_allowed"),
 )
-
-
-def command(scales: tuple[float, ...] = SCALES) -> list[str]:
-    """The command that computes them, as the page runs it."""
-    words = ",".join(f"{scale:g}" for scale in scales)
-    return [sys.executable, "-m", "profiling", "numerics", "--scales", words, "--format", "json"]
 
 
 def compute(scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
@@ -34,26 +22,8 @@ def compute(scales: tuple[float, ...] = SCALES) -> list[dict[str, Any]]:
     Raises:
         InputError: the process failed, or took too long; with what it said last.
     """
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    try:
-        done = subprocess.run(
-            command(scales),
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(f"the computation took more than {TIMEOUT_S} s and was ended") from None
-    except OSError as error:
-        raise InputError(f"the computation could not be started: {error.strerror}") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise InputError(f"the computation failed: {said[-1] if said else f'status {done.returncode}'}")
-    return json.loads(done.stdout)["scales"]
+    words = ",".join(f"{scale:g}" for scale in scales)
+    return computing.computed(["numerics", "--scales", words, "--format", "json"])["scales"]
 
 
 def table(found: list[dict[str, Any]], tensor: str) -> pd.DataFrame:

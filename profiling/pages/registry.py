@@ -34,6 +34,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Evidence", "numerics", "Numerics", ":material/rule:", "numerics"),
     Entry("Compare", "compare", "Compare", ":material/compare_arrows:", "compare"),
     Entry("Compare", "what-if", "What-if", ":material/psychology_alt:", "whatif"),
+    Entry("Lab", "algorithm", "Algorithm", ":material/animation:", "algorithm"),
     Entry("Data", "run", "Run", ":material/play_circle:", "run"),
     Entry("Data", "data", "Data", ":material/database:", "data"),
 )

@@ -34,6 +34,7 @@ PAGES = (
     "Numerics",
     "Compare",
     "What-if",
+    "Algorithm",
     "Run",
     "Data",
 )

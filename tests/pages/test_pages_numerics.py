@@ -15,7 +15,7 @@ from synthetic import write_synthetic
 
 from profiling.analysis.tile_choice import tile_choices
 from profiling.case import InputError
-from profiling.pages import logits, numerics, tiles_model
+from profiling.pages import computing, logits, numerics, tiles_model
 from profiling.records import Measurement, Run, TensorError
 from profiling.store import frame, samples_frame
 
@@ -220,7 +220,7 @@ def test_a_process_that_fails_is_one_sentence(monkeypatch: pytest.MonkeyPatch, d
             raise done
         return done
 
-    monkeypatch.setattr(logits.subprocess, "run", run)
+    monkeypatch.setattr(computing.subprocess, "run", run)
     with pytest.raises(InputError, match=said):
         logits.compute()
 
