@@ -6,6 +6,7 @@ PyTorch run and compares to the byte. A softmax's backward holds one more on CUD
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from profiling.case import DTYPE_BYTES, FLASH_BACKENDS, PAGE_SIZE, Case
@@ -65,30 +66,49 @@ def peak_bytes(case: Case, device_kind: str = "cuda") -> int | None:
         device_kind: `cuda` or `cpu`. An eager backward on CUDA holds the product P ∘ dP, which a CPU does
             not form (see `profiling.model.naive`).
     """
+    held = peak_tensors(case, device_kind)
+    return None if held is None else sum(held.values())
+
+
+def peak_tensors(case: Case, device_kind: str = "cuda") -> dict[str, int] | None:
+    """The tensors alive at the peak, and their bytes; arguments, and None, as in `peak_bytes`.
+
+    Names are those of the code: `scores`, `probs`, `out`, `dscores`; a softmax widened to fp32 has its own
+    with `wide_`; `rows` are flash's statistics, `beside` what its backward holds in fp32.
+    """
     if not is_modelled(case):
         return None
     if case.backend == "naive":
-        return _naive(case, device_kind).peak
+        return _naive(case, device_kind).at_peak
     if case.backend in FLASH_BACKENDS:
         s, row = sizes(case), _flash_row_bytes(case)
         if case.seq_len_q <= FEW_QUERIES and case.seq_len_k >= DIVIDED_KEYS:
             return None
+        forward = {"out": s.out_all, "rows": 2 * row}
         if case.direction == "fwd":
-            return s.out_all + 2 * row
+            return forward
         delta = row if s.out_all else 0
         beside = _hopper_backward_bytes(case) if case.backend == "flash_hopper" else delta
-        return None if beside is None else s.out_all + 2 * row + beside + s.q_all + s.k + s.v
+        if beside is None:
+            return None
+        return forward | {"beside": beside, "dq": s.q_all, "dk": s.k, "dv": s.v}
     return None
 
 
 def retained_bytes(case: Case) -> int | None:
     """What a forward leaves for its backward, its output included; `None` as in `peak_bytes`."""
+    held = retained_tensors(case)
+    return None if held is None else sum(held.values())
+
+
+def retained_tensors(case: Case) -> dict[str, int] | None:
+    """The tensors that a forward leaves for its backward, and their bytes; names as in `peak_tensors`."""
     if not is_modelled(case):
         return None
     if case.backend == "naive":
         return _naive(case.model_copy(update={"direction": "fwd_bwd"}), "cuda").retained
     if case.backend in FLASH_BACKENDS:
-        return sizes(case).out_all + 2 * _flash_row_bytes(case)
+        return {"out": sizes(case).out_all, "rows": 2 * _flash_row_bytes(case)}
     return None
 
 
@@ -122,12 +142,20 @@ def largest_seq_len(case: Case, memory_bytes: int) -> int | None:
         peak = peak_bytes(longer)
         return None if peak is None else peak + input_bytes(longer)
 
+    return largest_that_fits(needed, memory_bytes)
+
+
+def largest_that_fits(needed: Callable[[int], int | None], memory_bytes: int) -> int | None:
+    """The largest N for which `needed`, which grows with it, fits `memory_bytes`.
+
+    None where `needed` is, and where nothing grows with N.
+    """
     if needed(1) is None:
         return None
     low, high = 0, 1
     while (need := needed(high)) is not None and need <= memory_bytes:
         low, high = high, 2 * high
-        if high > 2**40:  # nothing grows with N: no heads, or no batch
+        if high > 2**40:  # no heads, or no batch
             return None
     while high - low > 1:
         middle = (low + high) // 2
@@ -156,30 +184,27 @@ def backward_sram_bytes(case: Case, block_m: int, block_n: int, stages: int = 1)
 
 
 class _Held(NamedTuple):
-    peak: int
-    retained: int  # after the forward
+    at_peak: dict[str, int]
+    retained: dict[str, int]  # after the forward
 
 
 class _Ledger:
-    """Tensors alive, by name, and the most bytes there ever were."""
+    """Tensors alive, by name, and those that were when there were most bytes."""
 
     def __init__(self) -> None:
         self.alive: dict[str, int] = {}
-        self.peak = 0
+        self.at_peak: dict[str, int] = {}
 
     def hold(self, **tensors: int) -> None:
         """Allocate in the order given."""
         for name, size in tensors.items():
             self.alive[name] = size
-            self.peak = max(self.peak, self.total)
+            if sum(self.alive.values()) > sum(self.at_peak.values()):
+                self.at_peak = dict(self.alive)
 
     def drop(self, *names: str) -> None:
         for name in names:
             self.alive.pop(name, None)
-
-    @property
-    def total(self) -> int:
-        return sum(self.alive.values())
 
 
 def _naive(case: Case, device_kind: str) -> _Held:
@@ -221,9 +246,9 @@ def _naive(case: Case, device_kind: str) -> _Held:
     held.drop("scores", "masked", "mask")
     if variant != "fill" or not masked:
         held.drop("hidden")
-    retained = held.total
+    retained = dict(held.alive)
     if not training:
-        return _Held(held.peak, retained)
+        return _Held(held.at_peak, retained)
 
     held.hold(dv=z.v_wide, dprobs=S)
     held.drop("v")
@@ -256,4 +281,4 @@ def _naive(case: Case, device_kind: str) -> _Held:
         held.hold(dv_sum=z.v)
         held.drop("dv")
         held.hold(dk_sum=z.k)
-    return _Held(held.peak, retained)
+    return _Held(held.at_peak, retained)
