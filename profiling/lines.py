@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiling import units
 from profiling.analysis.axes import names, records
-from profiling.case import ragged_lengths
+from profiling.case import KEY_FIELDS, Case, ragged_lengths
 from profiling.figures.series import Failure, Point, Series
 from profiling.figures.traffic import Counted
 
@@ -53,7 +53,7 @@ def series(frame: pd.DataFrame, reading: Reading) -> tuple[Series, ...]:
         rows = frame[frame["name"] == name].sort_values("seq_len")
         for row in records(rows):
             if row.status != "ok":
-                failures.append(Failure(int(row.seq_len), str(row.status), str(row.reason)))
+                failures.append(Failure(int(row.seq_len), str(row.status), str(row.reason), key_of(row)))
                 continue
             value = getattr(row, reading.column)
             if pd.isna(value):
@@ -67,12 +67,24 @@ def series(frame: pd.DataFrame, reading: Reading) -> tuple[Series, ...]:
                     None if low is None else low * factor,
                     None if high is None else high * factor,
                     details(row),
+                    key_of(row),
                 )
             )
         if points or failures:
             summary = bool(len(rows)) and bool((rows["n_samples"].fillna(0) == 0).all()) and bool(points)
             out.append(Series(name, tuple(points), tuple(failures), summary=summary))
     return tuple(out)
+
+
+def case_of(row: Any) -> Case:
+    """The case of a row of the comparison table."""
+    values = {name: getattr(row, name) for name in KEY_FIELDS}
+    return Case.model_validate({name: None if pd.isna(v) else v for name, v in values.items()})
+
+
+def key_of(row: Any) -> str:
+    """The label of a row's case, by which a point of a chart is known."""
+    return case_of(row).label
 
 
 def _whisker(row: Any, reading: Reading, value: float) -> tuple[float | None, float | None]:
@@ -134,7 +146,7 @@ def ratios(lines: Sequence[Series], baseline: str) -> tuple[Series, ...]:
     out = []
     for s in lines:
         points = tuple(
-            Point(p.seq_len, of[p.seq_len] / p.value)
+            Point(p.seq_len, of[p.seq_len] / p.value, key=p.key)
             for p in s.points
             if s.name != baseline and p.seq_len in of and p.value > 0
         )

@@ -183,7 +183,9 @@ def panels(found: Overview, rows: Sequence[OverviewRow], frame: pd.DataFrame) ->
         s = row.slice
         key = (s.direction, f"d = {s.head_dim}")
         points = tuple(
-            Point(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi) for p in each.points if p.ratio is not None
+            Point(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi, key=s.case(found.candidate, p.seq_len).label)
+            for p in each.points
+            if p.ratio is not None
         )
         line = Series(
             found.candidate,
@@ -210,7 +212,7 @@ def _failures(frame: pd.DataFrame, where: Slice, name: str, clock: str) -> tuple
         & (frame["status"] != "ok")
     ]
     return tuple(
-        Failure(int(n), str(status), str(reason))
+        Failure(int(n), str(status), str(reason), where.case(name, int(n)).label)
         for n, status, reason in zip(rows["seq_len"], rows["status"], rows["reason"], strict=True)
     )
 

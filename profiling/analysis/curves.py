@@ -81,10 +81,13 @@ class Slice(NamedTuple):
         """The fields by name, ready for JSON."""
         return self._asdict()
 
-    def case(self, backend: str, seq_len: int) -> Case:
-        """The case of a backend at one N of a slice whose queries and keys grow together."""
-        shared = {name: value for name, value in self._asdict().items() if name in Case.model_fields}
-        return Case.model_validate(shared | {"backend": backend, "seq_len_q": seq_len, "seq_len_k": seq_len})
+    def case(self, name: str, seq_len: int) -> Case:
+        """The case of a backend (or `backend/variant`) at one N of the slice."""
+        backend, _, variant = name.partition("/")
+        queries = seq_len if self.seq_len_q is None else self.seq_len_q
+        shared = {field: value for field, value in self._asdict().items() if field in Case.model_fields}
+        own = {"backend": backend, "variant": variant, "seq_len_q": queries, "seq_len_k": seq_len}
+        return Case.model_validate(shared | own)
 
 
 def check_metric(metric: str) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from profiling import units
-from profiling.figures import theme
+from profiling.figures import chosen, theme
 
 CEILING_COLOURS: dict[str, str] = {
     "tensor": "#D55E00",
@@ -24,7 +24,7 @@ SLOPE_NAME_AT = 0.5  # of a rising ceiling's way up
 class Spot(NamedTuple):
     """One call: FLOPs a byte, its rate in TFLOP/s, and whether the bytes were counted or modelled.
 
-    `details` are plain-text lines for the hover.
+    `details` are plain-text lines for the hover, `key` is the label of the case.
     """
 
     seq_len: int
@@ -32,6 +32,7 @@ class Spot(NamedTuple):
     tflops: float
     counted: bool
     details: tuple[str, ...] = ()
+    key: str = ""
 
 
 class Track(NamedTuple):
@@ -192,9 +193,10 @@ def _track_trace(track: Track) -> go.Scatter:
             "line": {"width": 1.5, "color": style.colour},
         },
         hovertext=["".join(f"<br>{theme.safe(line)}" for line in spot.details) for spot in spots],
-        customdata=[units.count_text(spot.seq_len) for spot in spots],
+        customdata=chosen.carried([spot.key for spot in spots]),
+        text=[units.count_text(spot.seq_len) for spot in spots],
         hovertemplate=(
-            f"<b>{name}</b><br>N = %{{customdata}}<br>%{{y:,.4~g}} TFLOP/s at %{{x:,.4~g}} FLOPs a byte"
+            f"<b>{name}</b><br>N = %{{text}}<br>%{{y:,.4~g}} TFLOP/s at %{{x:,.4~g}} FLOPs a byte"
             "%{hovertext}<extra></extra>"
         ),
     )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from profiling import units
-from profiling.figures import theme
+from profiling.figures import chosen, theme
 
 
 class Metric(NamedTuple):
@@ -39,7 +39,8 @@ TRAFFIC = Metric("Bytes moved", "bytes", "lower", ",d")
 class Point(NamedTuple):
     """One value at N; `low` and `high` are its whisker (p20 and p80, or an interval), if there is one.
 
-    `details` are plain-text lines for the hover: tile, clock, samples, flags.
+    `details` are plain-text lines for the hover: tile, clock, samples, flags. `key` is the label of the case
+    behind it, if there is one.
     """
 
     seq_len: int
@@ -47,14 +48,16 @@ class Point(NamedTuple):
     low: float | None = None
     high: float | None = None
     details: tuple[str, ...] = ()
+    key: str = ""
 
 
 class Failure(NamedTuple):
-    """A case that gave no value at N: its status and the reason, both plain text."""
+    """A case that gave no value at N: its status and the reason, both plain text; `key` as of `Point`."""
 
     seq_len: int
     status: str
     reason: str = ""
+    key: str = ""
 
 
 class Series(NamedTuple):
@@ -117,6 +120,7 @@ def trace(series: Series, metric: Metric, *, legend: bool = True, whiskers: bool
             "line": {"width": 1.5 if series.summary else 0, "color": style.colour},
         },
         error_y=_whiskers(points) if whiskers and not series.modelled else None,
+        customdata=chosen.carried([p.key for p in points]),
         hovertext=["".join(f"<br>{theme.safe(line)}" for line in p.details) for p in points],
         hovertemplate=(
             f"<b>{series.shown_name}</b><br>N = %{{x:,d}}<br>%{{y:{metric.digits}}}{unit}%{{hovertext}}"
@@ -166,6 +170,7 @@ def failure_traces(
                 textposition="middle left",
                 textfont={"size": 11, "color": style.colour},
                 cliponaxis=False,
+                customdata=chosen.carried([f.key for f in s.failures]),
                 hovertext=[
                     f"<b>{s.shown_name}</b><br>N = {units.count_text(f.seq_len)}<br>{_failure_text(f)}"
                     for f in s.failures

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import plotly.graph_objects as go
 
 from profiling import units
-from profiling.figures import theme
+from profiling.figures import chosen, theme
 
 # Sequential, light to dark with distance from the best; readable on both backgrounds because every cell
 # carries its number in a colour that plotly chooses for contrast.
@@ -20,7 +21,8 @@ LEAST_SHOWN = 1.25  # the scale reaches at least this far, so that noise does no
 class Cell(NamedTuple):
     """One tile Br x Bc. `relative`: latency over the best tile's; None: it did not run, see `reason`.
 
-    `details` are plain-text lines for the hover, such as how near the limits the tile is.
+    `details` are plain-text lines for the hover, such as how near the limits the tile is. `key` is the label
+    of the case.
     """
 
     block_m: int
@@ -30,6 +32,7 @@ class Cell(NamedTuple):
     status: str = "ok"
     reason: str = ""
     details: tuple[str, ...] = ()
+    key: str = ""
 
 
 class TileChart(NamedTuple):
@@ -78,12 +81,10 @@ def figure(chart: TileChart) -> go.Figure:
     by_tile = {(cell.block_m, cell.block_n): cell for cell in chart.cells}
     z: list[list[float | None]] = []
     text: list[list[str]] = []
-    hover: list[list[str]] = []
     for m in rows:
         cells = [by_tile.get((m, n)) for n in columns]
         z.append([None if c is None or c.relative is None else math.log2(c.relative) for c in cells])
         text.append(["" if c is None or c.relative is None else units.ratio_text(c.relative) for c in cells])
-        hover.append([_cell_hover(m, n, c) for n, c in zip(columns, cells, strict=True)])
     ran = [cell.relative for cell in chart.cells if cell.relative is not None]
     worst = min(WORST_SHOWN, max([LEAST_SHOWN, *ran]))
     ticks = [t for t in (1.0, 1.25, 1.5, 2.0, 2.5, 3.0) if t <= worst]
@@ -94,8 +95,7 @@ def figure(chart: TileChart) -> go.Figure:
             y=[str(m) for m in rows],
             text=text,
             texttemplate="%{text}",
-            hovertext=hover,
-            hovertemplate="%{hovertext}<extra></extra>",
+            hoverinfo="skip",
             colorscale=SCALE,
             zmin=0.0,
             zmax=math.log2(worst),
@@ -114,7 +114,9 @@ def figure(chart: TileChart) -> go.Figure:
             cell = by_tile.get((m, n))
             if cell is not None and cell.relative is None:
                 _hatch(fig, j, i)
-    _failed_marks(fig, chart)
+    failed = [(cell.block_m, cell.block_n) for cell in chart.cells if cell.relative is None]
+    _marks(fig, [(m, n) for m in rows for n in columns if (m, n) not in failed], by_tile, failed=False)
+    _marks(fig, failed, by_tile, failed=True)
     _frame(fig, rows, columns, chart.best, "best measured", "#009E73")
     _frame(fig, rows, columns, chart.default, "default", "#FFFFFF", dash="dot", side=0.72)
     _frame(fig, rows, columns, chart.picked, "model's pick", "#CC79A7", dash="dash", side=0.82)
@@ -159,18 +161,26 @@ def _hatch(fig: go.Figure, x: int, y: int, lines: int = 4) -> None:
         )
 
 
-def _failed_marks(fig: go.Figure, chart: TileChart) -> None:
-    """An invisible point in each hatched cell carries its hover; a map's cell without a value has none."""
-    failed = [cell for cell in chart.cells if cell.relative is None]
-    if failed:
+def _marks(
+    fig: go.Figure, tiles: Sequence[tuple[int, int]], cells: Mapping[tuple[int, int], Cell], *, failed: bool
+) -> None:
+    """A point in each cell carries its hover and its case: a map's own cells cannot be chosen.
+
+    Crosses where a tile did not run, else invisible and as large as a cell.
+    """
+    if tiles:
         fig.add_trace(
             go.Scatter(
-                x=[str(c.block_n) for c in failed],
-                y=[str(c.block_m) for c in failed],
+                x=[str(n) for _, n in tiles],
+                y=[str(m) for m, _ in tiles],
                 mode="markers",
-                marker={"symbol": "x", "size": 9, "color": theme.GREY},
-                name="did not run",
-                hovertext=[_cell_hover(c.block_m, c.block_n, c) for c in failed],
+                marker={"symbol": "x", "size": 9, "color": theme.GREY}
+                if failed
+                else {"symbol": "square", "size": 40, "opacity": 0},
+                name="did not run" if failed else "ran",
+                showlegend=failed,
+                customdata=chosen.carried([cells[t].key if t in cells else "" for t in tiles]),
+                hovertext=[_cell_hover(*t, cells.get(t)) for t in tiles],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )

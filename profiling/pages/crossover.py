@@ -14,7 +14,7 @@ from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import untiled
 from profiling.figures import crossover as figures
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
-from profiling.pages import filters, state, widgets
+from profiling.pages import filters, point, state, widgets
 
 METRICS = ("latency", "memory")
 # What a verdict means, for the help text; the words are those of the analysis.
@@ -41,10 +41,9 @@ def render() -> None:
         metric = filters.choose_in_page("metric", "Metric", METRICS, "latency")
         clock = filters.choose_clock(frame) if metric.value == "latency" else None
     choices = [*choices, baseline, candidate, metric, *([clock] if clock else [])]
-    head.finish(choices)
-
     found = find(loaded.stamp, choices)
     if not found:
+        head.finish(choices)
         if baseline.value == candidate.value:
             st.info("This run holds one backend only, so there is nothing to compare.")
             return
@@ -53,8 +52,8 @@ def render() -> None:
             f"Both {baseline.value} and {candidate.value} need rows on this slice; choose others at the left."
         )
         return
-    for each in found:
-        _one(each, _rows(frame, each, clock.value if clock else None), loaded.name)
+    picked = [_one(each, _rows(frame, each, clock.value if clock else None), loaded) for each in found]
+    head.finish([*choices, *picked])
 
 
 def find(stamp: state.Stamp, choices: list[filters.Choice]) -> list[Crossover]:
@@ -92,14 +91,17 @@ def _rows(frame: pd.DataFrame, each: Crossover, clock: str | None) -> pd.DataFra
     return both.drop_duplicates(subset=["name", "seq_len"])
 
 
-def _one(each: Crossover, rows: pd.DataFrame, run_id: str) -> None:
+def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded) -> filters.Choice:
     """The answer first, then the evidence, then the numbers."""
     _answer(each)
     memory = each.metric == "memory"
     ratio = Series(
         each.candidate,
         tuple(
-            Point(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi, (SIGNS[p.sign],))
+            Point(
+                *(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi, (SIGNS[p.sign],)),
+                key=each.slice.case(each.candidate, p.seq_len).label,
+            )
             for p in each.points
             if p.ratio is not None
         ),
@@ -117,8 +119,9 @@ def _one(each: Crossover, rows: pd.DataFrame, run_id: str) -> None:
     spread = (
         "" if memory else "Above: median, whiskers p20 to p80. Below: ratio of paired rounds, 95 % interval. "
     )
-    widgets.chart(
+    picked = point.chart(
         figures.figure(chart),
+        loaded,
         name="crossover",
         alt=f"{each.metric} of {each.baseline} and {each.candidate} against sequence length, and their ratio",
         caption=(
@@ -126,16 +129,18 @@ def _one(each: Crossover, rows: pd.DataFrame, run_id: str) -> None:
             f"{widgets.failures_text(rows)}"
         ),
         measured=True,
+        clock=each.clock or None,
     )
-    widgets.table(_table(each), name="crossover", run_id=run_id)
+    widgets.table(_table(each), name="crossover", run_id=loaded.name)
     st.download_button(
         "This comparison as JSON",
         data=lambda: json.dumps(each.to_dict(), indent=1),
-        file_name=f"{run_id}-crossover.json",
+        file_name=f"{loaded.name}-crossover.json",
         mime="application/json",
         on_click="ignore",
         key="crossover-json",
     )
+    return picked
 
 
 AHEAD = {"above": "Ahead from N*", "below": "Ahead up to N*", "": "Crossover N*"}

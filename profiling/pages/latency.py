@@ -9,7 +9,7 @@ from profiling import lines, units
 from profiling.analysis.curves import untiled
 from profiling.figures import latency as figures
 from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_TOKEN, Metric
-from profiling.pages import filters, published, state, widgets
+from profiling.pages import filters, point, published, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "latency": (LATENCY, lines.LATENCY),
@@ -50,7 +50,6 @@ def render() -> None:
         log = st.toggle("Log axes", value=True, key="log", bind="query-params")
     laid_over = published.choose(frame, str(show.value), loaded.device)
     choices = [along, *choices, baseline, chosen, clock, show, laid_over.choice]
-    head.finish(choices)
 
     frame = frame[frame["clock"] == clock.value]
     wanted = chosen.value or state.names(frame)
@@ -69,15 +68,18 @@ def render() -> None:
         log=log,
         published=laid_over.series,
     )
-    widgets.chart(
+    picked = point.chart(
         figures.figure(chart),
+        loaded,
         name="latency",
         alt=f"{metric.label} against sequence length per backend, and the speed-up over {baseline.value}",
         caption=" ".join(
             filter(None, (_caption(shown, show.value, peak), _ALONG[along.value], laid_over.caption))
         ),
         measured=True,
+        clock=str(clock.value),
     )
+    head.finish([*choices, picked])
     widgets.table(_table(shown, baseline.value), name="latency", run_id=loaded.name)
     if laid_over.rows is not None:
         st.markdown(":small[The published numbers that are laid over, each with its source:]")

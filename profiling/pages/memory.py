@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import streamlit as st
 
 from profiling import lines, units
 from profiling.analysis.curves import untiled
 from profiling.analysis.scaling import Scaling, scalings
-from profiling.case import KEY_FIELDS, Case
+from profiling.case import KEY_FIELDS
 from profiling.devices import Device
 from profiling.figures import memory as figures
 from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series
 from profiling.model.memory import largest_seq_len, peak_bytes, retained_bytes
-from profiling.pages import filters, state, widgets
+from profiling.pages import filters, point, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "peak": (PEAK_MEMORY, lines.PEAK_MEMORY),
@@ -48,14 +46,14 @@ def render() -> None:
             method = filters.choose_in_page("method", "Method", methods, methods[0])
             choices.append(method)
             frame = frame[frame["mem_method"].isin(["", method.value])]
-    head.finish([*choices, show])
-
+    choices.append(show)
     # Memory is measured once a case; its row is repeated for each clock.
     cases = frame.drop_duplicates(subset=list(KEY_FIELDS))
     shown = cases[cases["name"].isin(chosen.value or state.names(cases))]
     metric, reading = SHOW[show.value]
     series = lines.series(shown, reading)
     if not any(s.points for s in series):
+        head.finish(choices)
         st.info("This run has no memory of these cases: it was measured without, or none of them ran.")
         widgets.table(_table(shown), name="memory", run_id=loaded.name)
         return
@@ -72,13 +70,15 @@ def render() -> None:
     if said:
         st.markdown(said)
     how = METHODS.get(methods[0] if methods else "", "")
-    widgets.chart(
+    picked = point.chart(
         figures.figure(chart),
+        loaded,
         name="memory",
         alt=f"{metric.label} against sequence length per backend",
         caption=f"Bytes {how}. {widgets.failures_text(shown)}" if how else widgets.failures_text(shown),
         measured=None if models else True,
     )
+    head.finish([*choices, picked])
     st.header("What fits")
     fits = largest(shown, loaded.device)
     st.dataframe(fits, hide_index=True, placeholder=units.UNKNOWN, alt="Largest sequence length per backend")
@@ -91,19 +91,13 @@ def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
     for name in state.names(shown):
         points = []
         for row in state.records(shown[shown["name"] == name].sort_values("seq_len")):
-            case = case_of(row)
+            case = lines.case_of(row)
             nbytes = peak_bytes(case, row.device_kind) if held == "peak" else retained_bytes(case)
             if nbytes:
                 points.append(Point(int(row.seq_len), float(nbytes)))
         if len(points) > 1:
             out.append(Series(name, tuple(points), label=f"{name}, law", modelled=True))
     return tuple(out)
-
-
-def case_of(row: Any) -> Case:
-    """The case of a row of the comparison table."""
-    values = {name: getattr(row, name) for name in KEY_FIELDS}
-    return Case.model_validate({name: None if pd.isna(v) else v for name, v in values.items()})
 
 
 def _table(shown: pd.DataFrame) -> pd.DataFrame:
@@ -136,7 +130,7 @@ def largest(shown: pd.DataFrame, device: Device | None) -> pd.DataFrame:
         ran, failed = own[own["status"] == "ok"]["seq_len"], own[own["status"] == "oom"]["seq_len"]
         fits = None
         if device is not None and device.memory_bytes is not None:
-            fits = largest_seq_len(case_of(state.records(own)[0]), device.memory_bytes)
+            fits = largest_seq_len(lines.case_of(state.records(own)[0]), device.memory_bytes)
         rows.append(
             {
                 "backend": name,

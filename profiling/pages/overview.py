@@ -13,7 +13,7 @@ from profiling.analysis.curves import untiled
 from profiling.analysis.summary import Overview, OverviewRow, overview
 from profiling.case import InputError
 from profiling.figures import speedup as figures
-from profiling.pages import filters, state, widgets
+from profiling.pages import filters, point, state, widgets
 
 
 def render() -> None:
@@ -106,8 +106,9 @@ def _chart(
     own = [row for row in rows if model.series_name(row.slice) == series.value]
     panels = model.panels(found, own, frame)
     label = f"{found.baseline} / {found.candidate}"
-    widgets.chart(
+    picked = point.chart(
         figures.figure(figures.SpeedupChart(panels, label)),
+        loaded,
         name="speedup",
         alt=f"Speed-up of {found.candidate} over {found.baseline} against N, one panel per shape",
         caption=(
@@ -115,6 +116,7 @@ def _chart(
             "Crosses: a side did not run."
         ),
         measured=True,
+        clock=found.clock,
     )
     widgets.table(model.chart_numbers(found, panels), name="speedup", run_id=loaded.name)
-    return [series]
+    return [series, picked]

@@ -15,7 +15,7 @@ from profiling.analysis.roofline import Roof, roofs, with_counters
 from profiling.case import InputError
 from profiling.devices import Device
 from profiling.figures import roofline as figures
-from profiling.pages import filters, state, widgets
+from profiling.pages import filters, point, state, widgets
 
 LEVEL_NAMES = {"DRAM": "dram", "L2": "l2"}
 LEVEL_LABELS = {level: label for label, level in LEVEL_NAMES.items()}
@@ -99,18 +99,20 @@ def render() -> None:
         )
         return
     view, own = _choose(by_name)
-    head.finish([*choices, *own])
 
     st.markdown(sentence(view.chosen, view.backend))
     known = _ceilings(view.chosen, loaded.device, rows)
     chart = chart_of(view, known, LEVEL_NAMES[level.value])
-    widgets.chart(
+    picked = point.chart(
         figures.figure(chart),
+        loaded,
         name="roofline",
         alt=f"Rate against FLOPs a byte through the {level.value} per backend, under the device's ceilings",
         caption=_caption(view, known, LEVEL_NAMES[level.value], borrowed),
         measured=None,
+        clock=str(clock.value),
     )
+    head.finish([*choices, *own, picked])
     st.markdown(READING)
     widgets.table(_table(view), name="roofline", run_id=loaded.name)
 
@@ -178,7 +180,9 @@ def chart_of(view: View, known: Sequence[Ceiling], level: str) -> figures.Roofli
     tracks = []
     for name, found in view.roofs.items():
         spots = [
-            figures.Spot(n, intensity, roof.tflops, roof.moved[level].counted, _details(roof, level))
+            figures.Spot(
+                n, intensity, roof.tflops, roof.moved[level].counted, _details(roof, level), roof.case.label
+            )
             for n, roof in sorted(found.items())
             if (intensity := roof.intensity(level)) is not None
         ]

@@ -11,7 +11,7 @@ from profiling.analysis.tiles import tile_grids
 from profiling.case import TILED_BACKENDS
 from profiling.devices import Device
 from profiling.figures import tiles as figures
-from profiling.pages import filters, state, tiles_model, widgets
+from profiling.pages import filters, point, state, tiles_model, widgets
 
 STAGES = (1, 2, 3, 4)
 
@@ -38,14 +38,13 @@ def render() -> None:
         return
     lengths = [grid.seq_len for grid in grids]
     length = filters.choose_in_page("at", "Sequence length N", lengths, lengths[-1])
-    head.finish([backend, *choices, clock, length])
     # The model is fitted to the other shapes of the run, so it has to see the whole of it.
     by_shape = {(c.grid.slice, c.grid.seq_len): c for c in _choices(loaded.stamp, backend.value, clock.value)}
     own = [by_shape[grid.slice, grid.seq_len] for grid in grids]
     chosen = own[lengths.index(length.value)]
     st.markdown(tiles_model.sentence(chosen))
     st.markdown(f":small[{tiles_model.certainty(chosen)} {tiles_model.picked(chosen)}]")
-    _map(chosen, loaded)
+    head.finish([backend, *choices, clock, length, _map(chosen, loaded, str(clock.value))])
     _costs(chosen)
     if len(own) > 1:
         _along_n(own, loaded.name)
@@ -57,15 +56,17 @@ def _choices(key: state.Stamp, backend: str, clock: str) -> list[TileChoice]:
     return tile_choices(frame, state.samples(key), backend=backend, clock=clock)
 
 
-def _map(choice: TileChoice, loaded: state.Loaded) -> None:
-    """The heat map and, beside it, the SRAM bill of one tile."""
+def _map(choice: TileChoice, loaded: state.Loaded, clock: str) -> filters.Choice:
+    """The heat map and, beside it, the SRAM bill of one tile; under both the tile that is picked."""
     found = tiles_model.cells(choice)
     pick = None if choice.picked is None else choice.picked.tile
     left, right = st.columns([3, 2], gap="medium")
+    below = st.container()
     with left:
         failed = [cell for cell in found if cell.relative is None]
-        widgets.chart(
+        picked = point.chart(
             figures.figure(figures.TileChart(found, choice.grid.best, choice.grid.default, pick)),
+            loaded,
             name="tiles",
             alt="Latency of each tile relative to the best one",
             caption=(
@@ -74,10 +75,13 @@ def _map(choice: TileChoice, loaded: state.Loaded) -> None:
                 f"{' (hatched, the reason on hover)' if failed else ''}."
             ),
             measured=True,
+            clock=clock,
+            below=below,
         )
     with right:
         _bill(choice, loaded.device)
     widgets.table(tiles_model.cells_table(choice, found), name="tiles", run_id=loaded.name)
+    return picked
 
 
 def _costs(choice: TileChoice) -> None:

@@ -138,16 +138,18 @@ def cells(choice: TileChoice) -> tuple[figures.Cell, ...]:
     for i, m in enumerate(grid.block_m):
         for j, n in enumerate(grid.block_n):
             ms, relative = grid.latency_ms[i][j], grid.relative[i][j]
+            case = grid.slice.case(grid.backend, grid.seq_len)
+            key = case.model_copy(update={"tile_m": m, "tile_n": n}).label
             details = tuple(
                 f"{label}: {text}"
                 for label, text in _limit_texts(choice.limits.get((m, n))).items()
                 if text != units.UNKNOWN
             )
             if ms is not None:
-                out.append(figures.Cell(m, n, relative, ms, details=details))
+                out.append(figures.Cell(m, n, relative, ms, details=details, key=key))
             elif (m, n) in grid.infeasible:
                 status, _, reason = grid.infeasible[m, n].partition(": ")
-                out.append(figures.Cell(m, n, None, None, status, reason, details))
+                out.append(figures.Cell(m, n, None, None, status, reason, details, key))
     return tuple(out)
 
 

@@ -226,7 +226,15 @@ def view_url(query: Mapping[str, str | list[str]]) -> str:
 # ------------------------------------------------------------------------------------- charts and tables
 
 
-def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool | None) -> None:
+def chart(
+    fig: go.Figure,
+    *,
+    name: str,
+    alt: str,
+    caption: str,
+    measured: bool | None,
+    on_select: Callable[[], None] | None = None,
+) -> None:
     """Draw a figure under a caption that says whether its numbers were measured.
 
     Args:
@@ -235,13 +243,17 @@ def chart(fig: go.Figure, *, name: str, alt: str, caption: str, measured: bool |
         alt: what the chart shows, for a screen reader.
         caption: one or more sentences of our own (Markdown; text from files must be `plain`).
         measured: True, False (modelled) or None for both on one chart.
+        on_select: called when a point is clicked, see `pages.point`; None: points cannot be picked.
     """
     config = {
         "displaylogo": False,
         "toImageButtonOptions": {"format": "svg", "filename": f"flashscope-{name}"},
         "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
     }
-    st.plotly_chart(fig, key=f"chart-{name}", alt=alt, config=config)
+    picking: dict[str, Any] = {}
+    if on_select is not None:
+        picking = {"on_select": on_select, "selection_mode": "points"}
+    st.plotly_chart(fig, key=f"chart-{name}", alt=alt, config=config, **picking)
     badge = {
         True: ":blue-badge[measured]",
         False: ":orange-badge[modelled]",

@@ -2,7 +2,7 @@
 
 import math
 
-from profiling.figures import tiles
+from profiling.figures import chosen, tiles
 
 CELLS = (
     tiles.Cell(64, 64, 1.25, 0.5),
@@ -56,13 +56,26 @@ def test_details_stand_in_the_hover() -> None:
     """Lines of text, escaped, below latency or reason."""
     cell = CELLS[3]._replace(details=("waves: <3.9>",))
     fig = tiles.figure(tiles.TileChart((*CELLS[:3], cell), best=None, default=None))
-    assert fig.data[0].hovertext[1][1].endswith("<br>waves: &lt;3.9&gt;")
+    assert any(
+        text.endswith("<br>waves: &lt;3.9&gt;") for trace in fig.data for text in trace.hovertext or ()
+    )
+
+
+def test_every_tile_is_a_point_that_can_be_picked() -> None:
+    """A map's own cells cannot be chosen: a point in each of them names its case, ran or not."""
+    cells = tuple(cell._replace(key=f"{cell.block_m}x{cell.block_n}") for cell in CELLS)
+    fig = tiles.figure(tiles.TileChart(cells, best=None, default=None))
+    assert sorted(chosen.keys_of(fig)) == sorted(cell.key for cell in cells)
+    carrying = [trace for trace in fig.data if trace.customdata is not None]
+    found = [(*place, key) for t in carrying for *place, key in zip(t.x, t.y, t.customdata, strict=True)]
+    assert all(key == f"{y}x{x}" for x, y, key in found)
 
 
 def test_a_tile_missing_from_the_run_is_an_empty_cell() -> None:
     """Not measured is neither fast nor infeasible."""
     fig = tiles.figure(tiles.TileChart(CELLS[1:3], best=(128, 64), default=None))
-    assert fig.data[0].hovertext[0][0].endswith("not in this run")
+    assert [text.endswith("not in this run") for text in fig.data[1].hovertext].count(True) == 2
+    assert chosen.keys_of(fig) == []
 
 
 def test_the_bill_adds_up_and_is_held_against_m() -> None:
