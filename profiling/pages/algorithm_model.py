@@ -299,10 +299,10 @@ def sentence(walk: Mapping[str, Any]) -> str:
     n, d, block_m = walk["seq_len"], walk["head_dim"], walk["block_m"]
     passes = f"{'up to ' if walk['causal'] else ''}{units.count_text(-(-n // block_m))}"
     pays = "pays" if totals["fwd"] < naive_bytes(walk, "fwd") else "does not pay"
+    told_bytes = f"Moved, tiles against eager attention: {'; '.join(told)}."
     return (
         f"**{units.count_text(count)} tiles forward, and the result is attention's own**: output and "
         f"gradients differ from eager attention in fp64 by {units.number_text(error)} at most (fp32 rounds "
-        f"at 6e-8). Moved, tiles against eager attention: {'; '.join(told)}. Forward the tiles read K and "
-        f"V {passes} times, once a query tile: with Br = {block_m} rows and d = {d} that {pays}; the taller the tile, "
-        "the fewer times."
+        f"at 6e-8). {told_bytes} Forward the tiles read K and V {passes} times, once a query tile: with Br = "
+        f"{block_m} rows and d = {d} that {pays}; the taller the tile, the fewer times."
     )
