@@ -1,0 +1,36 @@
+"""The small chart beside a claim: a few curves along N, log-log."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+from profiling.figures import theme
+from profiling.figures.series import Metric, Series, seq_lens, trace, values
+
+HEIGHT = 280
+MOST_TICKS = 8
+
+
+class ClaimChart(NamedTuple):
+    """Curves of one quantity; `metric.unit` is `bytes`, `bytes moved`, or empty for a ratio or an error."""
+
+    metric: Metric
+    series: tuple[Series, ...]
+
+
+def figure(chart: ClaimChart) -> go.Figure:
+    """Log-log lines; bytes that are held have binary units, bytes that are moved decimal ones."""
+    fig = go.Figure([trace(s, chart.metric) for s in chart.series])
+    decades = theme.value_range(values(chart.series), log=True)
+    axis = theme.value_axis(decades, chart.metric.label, log=True)
+    if chart.metric.unit == "bytes":
+        axis |= theme.bytes_ticks(decades)
+    elif chart.metric.unit:
+        axis |= theme.traffic_ticks(decades)
+    step = 1 + len(axis["tickvals"]) // MOST_TICKS  # errors span many decades
+    axis |= {name: axis[name][::step] for name in ("tickvals", "ticktext")}
+    fig.update_xaxes(theme.seq_len_axis(seq_lens(chart.series), most=7))
+    fig.update_yaxes(axis)
+    return theme.finish(fig, height=HEIGHT)

@@ -1,0 +1,128 @@
+"""Claims: what does the chapter say that FlashScope grew out of, and what does the evidence say?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from profiling import store
+from profiling.case import InputError
+from profiling.claims import chapter
+from profiling.claims.chapter import Claim, Missing
+from profiling.claims.evidence import AtHand, Evidence, at_hand
+from profiling.devices import device_of
+from profiling.figures import claims as figures
+from profiling.pages import claims_model as model
+from profiling.pages import filters, registry, state, widgets
+
+QUESTION = "Which sentences of the chapter hold, and what do runs, models and a small experiment say of them?"
+MAX_SEED = 9999
+
+
+def render() -> None:
+    """Draw the page."""
+    link = widgets.heading("Claims", QUESTION)
+    if not widgets.folder_exists(state.data_dir()):
+        return
+    try:
+        claims = chapter.claims()
+    except InputError as error:
+        st.error(widgets.plain(error))
+        return
+    verdicts = filters.choose_any("verdict", "Verdict", list(chapter.VERDICTS.values()))
+    sections = filters.choose_any("section", "Section of the chapter", model.sections(claims))
+    device, seed = _source()
+    choices = [verdicts, sections, device, seed]
+    widgets.reset_button(choices)
+    widgets.share(link, filters.texts_of(choices))
+
+    shown = model.chosen(claims, verdicts.value, sections.value)
+    st.markdown(model.summary(shown))
+    if not shown:
+        st.info("No claim of these sections has these verdicts; choose fewer filters.")
+        return
+    stamps = _stamps(device.value)
+    if not stamps:
+        st.info("No run is at hand: what is measured is lacking below, and each card says how to measure it.")
+    st.markdown(model.kinds_text())
+    rows = []
+    for claim in shown:
+        found = [(name, _evidence(name, stamps, seed.value)) for name in claim.evidence]
+        _card(claim, [each for _, each in found])
+        rows += [(claim, name, each) for name, each in found]
+    widgets.table(model.table(rows), name="claims", run_id="chapter")
+
+
+def _source() -> tuple[filters.Choice, filters.Choice]:
+    """Whose runs are the evidence, and the seed of what is computed."""
+    infos = [info for info in state.runs() if not info.problem]
+    names = sorted({info.device_name for info in infos})
+    first = state.default_run(infos)
+    usual = next((info.device_name for info in infos if info.path.stem == first), "")
+    device = filters.choose("claims_device", "Evidence from", names or [usual], usual)
+    with st.sidebar:
+        value = st.number_input(
+            "Seed of the small inputs",
+            min_value=0,
+            max_value=MAX_SEED,
+            value=0,
+            key="seed",
+            bind="query-params",
+            help="another seed, other random numbers: what is computed must still hold",
+        )
+    return device, filters.Choice("seed", "Seed", int(value), 0)
+
+
+def _stamps(device: str) -> tuple[state.Stamp, ...]:
+    """The run files of a device."""
+    infos = [info for info in state.runs() if not info.problem and info.device_name == device]
+    found = [state.stamp(info.path) for info in infos]
+    return tuple(sorted(stamp for stamp in found if stamp is not None))
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading the runs")
+def _hand(stamps: tuple[state.Stamp, ...], seed: int) -> AtHand:
+    runs = []
+    for stamp in stamps:
+        try:
+            runs.append(store.load_run(stamp.path))
+        except (InputError, FileNotFoundError):
+            continue  # changed since the list was made: page Data says what is wrong with it
+    device = device_of(runs[0].header.environment) if runs else None
+    return at_hand(store.frame(runs), device, seed)
+
+
+@st.cache_resource(max_entries=512, show_spinner=False)
+def _evidence(name: str, stamps: tuple[state.Stamp, ...], seed: int) -> Evidence | Missing:
+    return chapter.one(name, _hand(stamps, seed))
+
+
+def _card(claim: Claim, found: Sequence[Evidence | Missing]) -> None:
+    """One claim: its words and what is right on the left, the evidence on the right."""
+    with st.container(border=True, key=f"claim-{claim.number}"):
+        left, right = st.columns([2, 3], gap="medium")
+        with left:
+            st.markdown(model.heading(claim))
+            st.markdown(f"**{widgets.plain(claim.claim)}**")
+            st.markdown(widgets.plain(claim.correct))
+            paths = {entry.path: entry.title for entry in registry.ENTRIES}
+            path = next((path for path in claim.pages if path in paths), None)
+            if path is not None:
+                st.page_link(widgets.page(path), label=f"More on page {paths[path]}")
+        with right:
+            for number, each in enumerate(found):
+                if isinstance(each, Missing):
+                    st.markdown(
+                        f":grey-badge[not at hand] Lacking: {widgets.plain(each.lacks)}. Measure it with"
+                    )
+                    st.code(each.command, language="bash", wrap_lines=True)
+                    continue
+                st.markdown(model.evidence_text(each))
+                if each.lines:
+                    st.plotly_chart(
+                        figures.figure(model.chart(each)),
+                        key=f"chart-claim-{claim.number}-{number}",
+                        alt=f"{each.title} along N, for claim {claim.number}",
+                        config={"displayModeBar": False},
+                    )
