@@ -24,6 +24,8 @@ from fa_core.validation import (
 
 IMPLS: tuple[str, ...] = ("auto", *NAMED_IMPLS)
 _PLANS = plan.Plans()
+# By which of its kernels `flash` goes, as `fa_core.op` has it: "" where the call decides.
+_KERNELS: dict[str, str] = {"flash": "", "flash_portable": "portable", "flash_hopper": "hopper"}
 _TILED_IMPLS = ("flash", "flash_portable", "tiled")
 
 
@@ -73,8 +75,7 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
             f"block_m and block_n must be left out for impl {impl!r}: "
             f"only {', '.join(_TILED_IMPLS)} have tiles"
         )
-    # For now `flash` is the portable kernels everywhere.
-    return "flash" if impl == "flash_portable" else impl
+    return impl
 
 
 def _policy_choice(
@@ -150,9 +151,9 @@ def explain(
         why = f"; policy: {choice.why}"
     found = resolve_impl(impl, q, v, block_m)
     if found in ("flash", "flash_hopper") and not (_interpreted() or _why_not_flash(q, v)):
-        from fa_core import hopper_op
+        from fa_core import op
 
-        reason = hopper_op.why_not(q, k, v, make_band(causal, causal_align, window), **extra)
+        reason = op.why_not_hopper(q, k, v, make_band(causal, causal_align, window), **extra)
         why = f"; {_kernels_text(found, reason)}{why}"
     if impl != "auto":
         return f"{impl}: asked for{why}"
@@ -163,9 +164,35 @@ def explain(
 
 
 def _kernels_text(impl: str, reason: str) -> str:
-    if impl == "flash_hopper":
-        return f"but for the kernels of sm_90 {reason}" if reason else "the kernels for sm_90"
-    return f"for the kernels of sm_90 {reason}" if reason else "impl='flash_hopper' could, too"
+    if not reason:
+        return "the kernels for sm_90"
+    kept = "but" if impl == "flash_hopper" else "the portable kernels, because"
+    return f"{kept} for those of sm_90 {reason}"
+
+
+def flash_kernels(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    causal: bool = False,
+    causal_align: str = "bottom-right",
+    window: tuple[int | None, int | None] | None = None,
+    alibi_slopes: torch.Tensor | None = None,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+    block_m: int | None = None,
+    block_n: int | None = None,
+) -> str:
+    """By which kernels `impl="flash"` takes a call of `attention`: `flash_hopper` or `flash_portable`."""
+    from fa_core import op
+
+    tile = None if block_m is None or block_n is None else (block_m, block_n)
+    reason = op.why_not_hopper(
+        q, k, v, make_band(causal, causal_align, window),
+        alibi_slopes=alibi_slopes, softcap=softcap, bias=bias, tile=tile,
+    )  # fmt: skip
+    return "flash_portable" if reason else "flash_hopper"
 
 
 def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -182,7 +209,7 @@ def autocast_together(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def flash_tile(
     head_dim: int, dtype: torch.dtype, direction: str = "fwd", causal: bool = False
 ) -> tuple[int, int]:
-    """The (block_m, block_n) that `flash` takes on a GPU with room for it when none is asked for.
+    """The (block_m, block_n) that `flash_portable` takes on a GPU with room for it when none is asked for.
 
     `causal` is whether a causal mask or a window limits the keys; `direction` is `fwd`, or `bwd` for the
     query x key tile of the kernel that forms dK and dV.
@@ -275,19 +302,20 @@ def attention(
             hides a pair. Differentiable.
         sinks: (heads,), for each head one more score in the softmax whose key has no value. Differentiable.
         scale: factor on q kᵀ; 1/sqrt(head_dim) when None.
-        impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), for now the same as `flash_portable`;
-            `flash_hopper` (kernels for sm_90 alone; plain scores in fp16 and bf16), `tiled` (the same
-            algorithm in plain PyTorch), `naive` (eager, any dtype), `sdpa` (PyTorch's own choice) or a
-            pinned `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`. `auto` is what `policy` says,
-            and without a rule `flash` where it can run and `naive` elsewhere; `explain` says which and why.
+        impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), which is `flash_hopper` (kernels for sm_90
+            alone; plain scores in fp16 and bf16) where those can take the call and `flash_portable` where
+            not; `tiled` (the same algorithm in plain PyTorch), `naive` (eager, any dtype), `sdpa`
+            (PyTorch's own choice) or a pinned `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`.
+            `auto` is what `policy` says, and without a rule `flash` where it can run and `naive` elsewhere;
+            `explain` says which and why.
         policy: rules for `auto`, from `load_policy`; they must have been measured on a device of q's kind.
-        block_m: query rows of the tile of `flash` (then of its portable kernels) or `tiled`; with block_n,
+        block_m: query rows of the tile of `flash` (then by its portable kernels) or `tiled`; with block_n,
             16, 32, 64, 128 or 256.
         block_n: keys of the tile. In the backward the tile is that of the kernel that forms dK and dV.
         deterministic: ask for bitwise equal results on every run, as `torch.use_deterministic_algorithms`
-            does for all. `flash_hopper` without it adds dQ in no fixed order where head_dim is at most 128,
-            and is slower with it there; all else of ours is so anyway. For SDPA it switches PyTorch's own
-            flag for the length of the call.
+            does for all. `flash` without it adds dQ in no fixed order on sm_90 where head_dim is at most
+            128, and is slower with it there; all else of ours is so anyway. For SDPA it switches PyTorch's
+            own flag for the length of the call.
         return_lse: also return the natural log-sum-exp of each row (batch, heads, seq_len_q), sink included.
 
     Returns:
@@ -300,9 +328,9 @@ def attention(
         NotImplementedError: the named implementation cannot take these tensors or options, or return an lse.
     """
     kind = None
-    if impl == "flash_hopper" and not plan.watched():
+    if (impl == "auto" or impl in _KERNELS) and not plan.watched():
         more = (alibi_slopes, softcap, bias, sinks, policy, block_m, block_n, return_lse or None)
-        options = (causal, causal_align, window, scale)
+        options = (causal, causal_align, window, scale, impl)
         kind = None if any(x is not None for x in more) else plan.key_of(q, k, v, options)
         if kind is not None and (planned := _PLANS.get(kind)) is not None:
             return planned(q, k, v)
@@ -337,35 +365,20 @@ def attention(
         asked = {} if tile is None else {"block_m": tile[0], "block_n": tile[1]}
         tiled: Any = tiled_attention
         return tiled(q, k, v, **masks, **rules, return_lse=return_lse, **asked)
-    if impl == "flash":
+    if impl in _KERNELS:
         check_flash(q, v)
-        from fa_core.op import flash_attention
+        from fa_core import op
 
         if bias is not None:
             # Rows and columns broadcast by strides of 0; autograd sums their gradients again.
             bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
-        out, lse = flash_attention(
-            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, return_lse=return_lse
-        )
-        return (out, lse) if lse is not None else out
-    if impl == "flash_hopper":
-        check_flash(q, v)
-        # `op` for its operator, which sends back what these cannot.
-        from fa_core import hopper_op, op  # noqa: F401
-
-        modified = any(x is not None for x in (alibi_slopes, softcap, bias))
-        # To a compiler the operator says itself what it cannot take, when it runs; it knows no modifiers.
-        if modified or not torch.compiler.is_compiling():
-            reason = hopper_op.why_not(q, k, v, band, alibi_slopes=alibi_slopes, softcap=softcap, bias=bias)
-            if reason:
-                raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
-        if kind is not None:
-            _PLANS.put(kind, lambda: hopper_op.plan_forward(q, k, v, band, scale))
-        out, lse = hopper_op.hopper_attention(
-            q, k, v, band=band, scale=scale, sinks=sinks,
+        out, lse = op.flash_attention(
+            q, k, v, band=band, **{**rules, "bias": bias}, tile=tile, kernels=_KERNELS[impl],
             deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
             return_lse=return_lse,
         )  # fmt: skip
+        if kind is not None and kind not in _PLANS and not _interpreted():
+            _PLANS.put(kind, lambda: op.plan_forward(q, k, v, band, scale, _KERNELS[impl]))
         return (out, lse) if lse is not None else out
     if return_lse:
         raise NotImplementedError(

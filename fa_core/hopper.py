@@ -31,22 +31,6 @@ MANY_KEYS = 2**20
 _DQ_TILES = {64: (128, 64, 2), 128: (128, 64, 2), 256: (128, 32, 2)}  # queries, keys, stages
 
 
-class DescribedLaunch(Launch):
-    """A launch whose tensors may be in descriptors; on `meta` tensors it is compiled only."""
-
-    def compile(self) -> Any:
-        """The compiled kernel, not launched."""
-        return self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
-
-    def run(self) -> None:
-        """Launch on the current device; on `meta` tensors only compile."""
-        first = self.args[0]
-        if getattr(first, "base", first).is_meta:  # of a descriptor, the tensor it describes
-            self.compile()
-        else:
-            self.kernel[self.grid](*self.args, **self.constants)
-
-
 class ForwardTile(NamedTuple):
     """Rows and keys of a tile, stages of the ring, whether the output has memory of its own, registers."""
 
@@ -222,7 +206,7 @@ def forward_launch(
     row_max: torch.Tensor | None,
     log_sum: torch.Tensor | None,
     tile: ForwardTile | None = None,
-) -> DescribedLaunch:
+) -> Launch:
     """The forward into out (B, H, Nq, d), row_max and log_sum (B, H, Nq), as the portable one leaves them.
 
     Both may be None where neither a backward nor a log-sum-exp is to come.
@@ -233,7 +217,7 @@ def forward_launch(
     tiles_per_head = math.ceil(n_q / tile.block_m)
     n_tiles = tiles_per_head * batch * heads
     key_bytes = 2 * n_k * d * p.q.element_size()
-    return DescribedLaunch(
+    return Launch(
         _kernels().forward,
         (min(n_tiles, _processors(p)) if tile.persistent else n_tiles,),
         (
@@ -260,7 +244,7 @@ def backward_launches(
     grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     deterministic: bool = False,
     tile: BackwardTile | None = None,
-) -> list[DescribedLaunch]:
+) -> list[Launch]:
     """All of the backward into dq, dk, dv, shaped as q, k, v; `s.delta` is not used.
 
     One kernel forms all and adds dQ in fp32 in no fixed order; with `deterministic`, and where a program has
@@ -279,7 +263,7 @@ def backward_launches(
     half = width // 2 if tile.block_m == 64 else width
     scale_log2 = p.scale * LOG2E
     rows_grid = (padded // 64 * batch * heads,)
-    prepare = DescribedLaunch(
+    prepare = Launch(
         _kernels().prepare,
         rows_grid,
         (
@@ -291,7 +275,7 @@ def backward_launches(
     key_tiles = math.ceil(n_k / tile.keys)
     head_bytes = (4 * n_k + 2 * n_q * heads // kv_heads) * d * p.q.element_size()
     band = (p.left or 0, p.right or 0, _shift(p))
-    main = DescribedLaunch(
+    main = Launch(
         _kernels().backward,
         (key_tiles * batch * kv_heads,),
         (
@@ -311,7 +295,7 @@ def backward_launches(
     )  # fmt: skip
     if total is None:
         return [prepare, main, _dq_launch(p, dout, lse, delta, padded, dq)]
-    finish = DescribedLaunch(
+    finish = Launch(
         _kernels().finish,
         rows_grid,
         (total, dq, dq.stride(), p.scale, heads, n_q, padded, d),
@@ -322,7 +306,7 @@ def backward_launches(
 
 def _dq_launch(
     p: Problem, dout: torch.Tensor, lse: torch.Tensor, delta: torch.Tensor, padded: int, dq: torch.Tensor
-) -> DescribedLaunch:
+) -> Launch:
     """dQ alone, of the statistics that `prepare_kernel` left for `padded` queries a head."""
     batch, heads, n_q, d = p.q.shape
     kv_heads, n_k = p.k.shape[1], p.k.shape[2]
@@ -330,7 +314,7 @@ def _dq_launch(
     block_m, block_n, stages = _DQ_TILES[width]
     tiles_per_head = math.ceil(n_q / block_m)
     key_bytes = 2 * n_k * d * p.q.element_size()
-    return DescribedLaunch(
+    return Launch(
         _kernels().dq,
         (tiles_per_head * batch * heads,),
         (

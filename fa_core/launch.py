@@ -108,6 +108,10 @@ class Launch(NamedTuple):
     args: tuple[Any, ...]
     constants: dict[str, Any]
 
+    def compile(self) -> Any:
+        """The compiled kernel, not launched."""
+        return self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
+
     def run(self) -> None:
         """Launch on the current device, if there is anything to do; on `meta` tensors only compile.
 
@@ -116,13 +120,13 @@ class Launch(NamedTuple):
         """
         if 0 in self.grid:
             return
-        if self.args[0].is_meta:
-            self.kernel.warmup(*self.args, grid=self.grid, **self.constants)
+        if getattr(self.args[0], "base", self.args[0]).is_meta:  # of a descriptor, the tensor it describes
+            self.compile()
             return
         try:
             self.kernel[self.grid](*self.args, **self.constants)
         except OutOfResources as error:
-            tile = f"{self.constants['BLOCK_M']} x {self.constants.get('BLOCK_N', '-')}"
+            tile = f"{self.constants.get('BLOCK_M', '-')} x {self.constants.get('BLOCK_N', '-')}"
             raise NotImplementedError(
                 f"tile {tile} must fit the device: {error.name} of {error.required} exceeds its {error.limit}"
             ) from None

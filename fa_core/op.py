@@ -3,6 +3,10 @@
 `fa_core::flash_forward` returns, beside the output, what the backward needs of each row: statistics (2, B,
 H, Nq), its maximum and the logarithm of its sum (see `forward_kernel`). Of these `flash_attention` makes the
 log-sum-exp, so that its gradient comes back to the operator as the logarithm's.
+
+Which kernels run is settled inside the operators, where tensors are real: those for sm_90 (`fa_core.hopper`)
+where they can take the call, else the portable ones. Both leave the same statistics, so that one can send
+back what the other has formed: the gradient of sinks, or of some of q, k and v alone, is the portable ones'.
 """
 
 from __future__ import annotations
@@ -12,15 +16,19 @@ from typing import Any
 
 import torch
 
-from fa_core import autotune, launch
+from fa_core import autotune, hopper, launch
 from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.launch import Problem, Saved
+from fa_core.plan import Plan, PlannedForward
+
+# What an operator's `kernels` says, and "" to let the call decide.
+PORTABLE, HOPPER = "portable", "hopper"
 
 _SHARED = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? cu_q, Tensor? cu_k, "
     "Tensor? table, float scale, int? left, int? right, bool top_left, float softcap, "
-    "int? block_m, int? block_n"
+    "int? block_m, int? block_n, str kernels, bool deterministic"
 )
 _LIBRARY = torch.library.Library("fa_core", "DEF")
 _LIBRARY.define(f"flash_forward({_SHARED}, int? n_splits) -> (Tensor out, Tensor statistics)")
@@ -28,7 +36,7 @@ _LIBRARY.define(
     f"flash_backward({_SHARED}, Tensor dout, Tensor? dlse, Tensor out, Tensor statistics, bool[] wanted) "
     "-> (Tensor dq, Tensor dk, Tensor dv, Tensor dbias, Tensor dsinks)"
 )
-_N_SHARED = 16
+_N_SHARED, _N_PROBLEM, _N_TENSORS = 18, 14, 9
 # The tables ask here first, where autotuning is on; they themselves know nothing of a GPU.
 tuning.finder = autotune.find
 
@@ -61,27 +69,50 @@ def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     return out, q.new_empty((2, *q.shape[:3]), dtype=p.statistics_dtype)
 
 
+def _is_for_hopper(p: Problem, asked: tuple[int, int] | None, kernels: str) -> bool:
+    """Whether the kernels for sm_90 take a call.
+
+    Raises:
+        NotImplementedError: they cannot, and no others are allowed.
+    """
+    if kernels == PORTABLE or (asked and not kernels):
+        return False
+    reason = hopper.why_not(p)
+    if reason and kernels == HOPPER:
+        raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
+    return not reason
+
+
 def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    *tensors, block_m, block_n, n_splits = args
+    *tensors, block_m, block_n, kernels, _deterministic, n_splits = args
     p = _problem(tensors)
+    asked = _asked(block_m, block_n)
+    for_hopper = _is_for_hopper(p, asked, kernels)
     out, statistics = _forward_outputs(p)
     if out.numel() == 0:
         return out, statistics
-    asked = _asked(block_m, block_n)
-    decoding = launch.decoding(p)
-    config = launch.decode_tile(p) if decoding and not asked else p.tile("forward", asked)
-    if n_splits is None:
-        n_splits = launch.splits(p, config) if decoding else 1
+    row_max, log_sum = statistics.unbind()
     with launch.device_guard(p.q):
-        for step in launch.forward_launches(p, out, statistics[0], statistics[1], config, n_splits):
+        if for_hopper:
+            hopper.forward_launch(p, out, row_max, log_sum).run()
+            return out, statistics
+        decoding = launch.decoding(p)
+        config = launch.decode_tile(p) if decoding and not asked else p.tile("forward", asked)
+        if n_splits is None:
+            n_splits = launch.splits(p, config) if decoding else 1
+        for step in launch.forward_launches(p, out, row_max, log_sum, config, n_splits):
             step.run()
     return out, statistics
 
 
 def _fake_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if _ahead(args[0]):
+        p = _problem(args[:_N_PROBLEM])
+        kernels, tile = args[_N_SHARED - 2], _asked(*args[_N_PROBLEM : _N_PROBLEM + 2])
+        if tile is None and p.sinks is None:
+            _plan_launch(p, kernels)  # has kernels of its own
         return _flash_forward(*args)
-    return _forward_outputs(Problem(*args[: _N_SHARED - 2]))
+    return _forward_outputs(Problem(*args[:_N_PROBLEM]))
 
 
 def _backward_outputs(p: Problem, wanted: list[bool]) -> list[torch.Tensor]:
@@ -114,28 +145,33 @@ def _sink_gradient(p: Problem, s: Saved, row_dot: torch.Tensor, dlse: torch.Tens
 
 def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     shared, (dout, dlse, out, statistics, wanted) = args[:_N_SHARED], args[_N_SHARED:]
-    *tensors, block_m, block_n = shared
-    p = _problem(tensors)
+    *tensors, block_m, block_n, kernels, deterministic = shared
+    p, asked = _problem(tensors), _asked(block_m, block_n)
     want_dq, want_dkdv, want_dbias, want_dsinks = wanted
     dq, dk, dv, dbias, dsinks = grads = _backward_outputs(p, wanted)
     if out.numel() == 0:
         return tuple(x.zero_() for x in grads)
     row_max, log_sum = statistics
-    delta = torch.empty_like(row_max)
-    s = Saved(dout, row_max, log_sum, delta)
+    dlse = None if dlse is None else dlse.to(row_max.dtype).contiguous()
     with launch.device_guard(p.q):
-        dlse = None if dlse is None else dlse.to(delta.dtype).contiguous()
-        launch.delta_launch(out, dout, dlse, delta, tuning.exact(p.q)).run()
-        if want_dkdv:
-            launch.dkdv_launch(p, s, dk, dv, p.tile("dkdv", _asked(block_m, block_n))).run()
-        if want_dq or want_dsinks:
-            row_dot = torch.empty_like(delta) if want_dsinks else None
-            into = dq if want_dq else torch.empty_like(p.q)
-            launch.dq_launch(p, s, into, row_dot, p.tile("dq")).run()
-            if row_dot is not None:
-                dsinks.copy_(_sink_gradient(p, s, row_dot, dlse))
-        if want_dbias:
-            launch.dbias_launch(p, s, dbias, p.tile("dbias")).run()
+        if wanted == [True, True, False, False] and _is_for_hopper(p, asked, kernels):
+            # Delta has its place among what that backward holds for itself.
+            s = Saved(dout, row_max, log_sum, row_max)
+            for step in hopper.backward_launches(p, s, out, dlse, (dq, dk, dv), deterministic):
+                step.run()
+        else:
+            s = Saved(dout, row_max, log_sum, torch.empty_like(row_max))
+            launch.delta_launch(out, dout, dlse, s.delta, tuning.exact(p.q)).run()
+            if want_dkdv:
+                launch.dkdv_launch(p, s, dk, dv, p.tile("dkdv", asked)).run()
+            if want_dq or want_dsinks:
+                row_dot = torch.empty_like(s.delta) if want_dsinks else None
+                into = dq if want_dq else torch.empty_like(p.q)
+                launch.dq_launch(p, s, into, row_dot, p.tile("dq")).run()
+                if row_dot is not None:
+                    dsinks.copy_(_sink_gradient(p, s, row_dot, dlse))
+            if want_dbias:
+                launch.dbias_launch(p, s, dbias, p.tile("dbias")).run()
     band = Band(p.left, p.right, p.top_left)
     one_key = p.left == p.right == 0 or (p.cu_k is None and band.most_keys(p.q.shape[2], p.k.shape[2]) <= 1)
     if one_key and dlse is None and p.sinks is None:
@@ -148,12 +184,12 @@ def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
 def _fake_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     if _ahead(args[0]):
         return _flash_backward(*args)
-    return tuple(_backward_outputs(Problem(*args[: _N_SHARED - 2]), args[-1]))
+    return tuple(_backward_outputs(Problem(*args[:_N_PROBLEM]), args[-1]))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    ctx.save_for_backward(*inputs[:9], *output)
-    ctx.options = inputs[9:_N_SHARED]
+    ctx.save_for_backward(*inputs[:_N_TENSORS], *output)
+    ctx.options = inputs[_N_TENSORS:_N_SHARED]
     ctx.set_materialize_grads(False)
 
 
@@ -215,15 +251,19 @@ def flash_attention(
     block_table: torch.Tensor | None = None,
     tile: tuple[int, int] | None = None,
     n_splits: int | None = None,
+    kernels: str = "",
+    deterministic: bool = False,
     return_lse: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The Triton kernels on checked arguments: (out, lse or None), both differentiable once.
 
     Shapes as in `launch.Problem`; lse (B, H, Nq) is natural, fp32. `n_splits` None: as many parts of the
-    keys as fill the device, where queries are few.
+    keys as fill the device, where queries are few. `kernels`: PORTABLE, HOPPER, or "" for what the call
+    allows. With `deterministic` gradients are the same bit for bit on every run.
 
     Raises:
-        NotImplementedError: a requested tile does not fit the device.
+        NotImplementedError: a requested tile does not fit the device; the kernels asked for cannot take the
+            call.
     """
     if not 0 < scale < math.inf:
         # The kernels take the maximum before they scale, which is right for positive scales only; the
@@ -238,10 +278,55 @@ def flash_attention(
     sinks = None if sinks is None else sinks.contiguous()
     out, statistics = torch.ops.fa_core.flash_forward.default(
         q, k, v, bias, alibi_slopes, sinks, cu_seqlens_q, cu_seqlens_k, block_table,
-        scale, *band, softcap or 0.0, block_m, block_n, n_splits,
+        scale, *band, softcap or 0.0, block_m, block_n, kernels, deterministic, n_splits,
     )  # fmt: skip
     if not return_lse:
         return out, None
     row_max, log_sum = statistics
     unit = 1.0 if softcap or alibi_slopes is not None or bias is not None else scale
     return out, (row_max.detach() * unit + log_sum).float()
+
+
+def why_not_hopper(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    band: Band,
+    *,
+    alibi_slopes: torch.Tensor | None = None,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+    tile: tuple[int, int] | None = None,
+) -> str:
+    """Why the kernels for sm_90 cannot take a dense call of checked arguments; "" where they can."""
+    if tile is not None:
+        return "no tile must be asked for: they have their own"
+    return hopper.why_not(
+        _problem((q, k, v, bias, alibi_slopes, None, None, None, None, 1.0, *band, softcap or 0.0))
+    )
+
+
+def plan_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, band: Band, scale: float, kernels: str
+) -> PlannedForward | None:
+    """A plan for dense calls like this one; None where one launch does not do it."""
+    p = _problem((q, k, v, None, None, None, None, None, None, scale, *band, 0.0))
+    return _plan_launch(p, kernels) if 0 < scale < math.inf else None
+
+
+def _plan_launch(p: Problem, kernels: str) -> PlannedForward | None:
+    """The compiled forward without a gradient or an LSE to come, for which sm_90's keep no statistics."""
+    out, statistics = _forward_outputs(p)
+    names = {"q": p.q, "k": p.k, "v": p.v, "out": out}
+    if _is_for_hopper(p, None, kernels):
+        step = hopper.forward_launch(p, out, None, None)
+    elif launch.decoding(p) or out.numel() == 0:
+        return None
+    else:
+        names |= {"row_max": statistics[0], "log_sum": statistics[1]}
+        (step,) = launch.forward_launches(p, out, statistics[0], statistics[1], p.tile("forward"))
+    with launch.device_guard(p.q):
+        compiled = step.compile()
+    if p.q.is_meta:
+        return None
+    return PlannedForward(p.q.device, Plan(step, compiled, names), p.statistics_dtype)

@@ -19,6 +19,9 @@ from fa_core.validation import (
     check_tile,
 )
 
+# What reads such batches in place, by the portable kernels; those for sm_90 cannot.
+PORTABLE_IMPLS = ("flash", "flash_portable")
+
 
 def _capturing(x: torch.Tensor) -> bool:
     """Whether a CUDA graph is being captured, which no value may be read back in."""
@@ -93,7 +96,7 @@ def attention_varlen(
     if check_lengths and not _capturing(q):
         validation.check_lengths(cu_seqlens_q, q.shape[0], "cu_seqlens_q")
         validation.check_lengths(cu_seqlens_k, k.shape[0], "cu_seqlens_k")
-    if impl == "flash":
+    if impl in PORTABLE_IMPLS:
         check_flash(q, v)
         from fa_core.op import flash_attention
 
@@ -191,11 +194,11 @@ def attention_paged(
     scale = check_scale(scale, q.shape[3])
     check_tile(block_m, block_n)
     impl = resolve_impl(impl, q, v_cache, block_m)
-    if num_splits is not None and (num_splits < 1 or impl != "flash"):
+    if num_splits is not None and (num_splits < 1 or impl not in PORTABLE_IMPLS):
         raise ValueError(f"num_splits must be at least 1, and impl flash, got {num_splits} and {impl!r}")
     if check_table and not _capturing(q):
         validation.check_table(block_table, seq_lens, k_cache.shape[0], k_cache.shape[1])
-    if impl == "flash":
+    if impl in PORTABLE_IMPLS:
         check_flash(q, v_cache)
         from fa_core.op import flash_attention
 

@@ -24,6 +24,7 @@ class Plan:
     """A launch that was made once, to be made again on tensors of the same shapes, strides and alignment."""
 
     def __init__(self, launch: Launch, compiled: Any, tensors: Tensors) -> None:
+        self.names = frozenset(tensors)
         names = {id(x): name for name, x in tensors.items()}
         kernel: Any = launch.kernel
         constants = [launch.constants[p.name] for p in kernel.params[len(launch.args) :]]
@@ -56,16 +57,27 @@ class Plan:
 
 
 class PlannedForward:
-    """The forward of one kind of call, without a gradient to come."""
+    """The forward of one kind of call, without a gradient to come.
 
-    def __init__(self, device: torch.device, plan: Plan) -> None:
+    Args:
+        device: of the tensors.
+        plan: of q, k, v and out; of row_max and log_sum, too, where the kernel leaves them in any case.
+        dtype: of row_max and log_sum.
+    """
+
+    def __init__(self, device: torch.device, plan: Plan, dtype: torch.dtype = torch.float32) -> None:
         self._device = device
         self._plan = plan
+        self._statistics = dtype if "row_max" in plan.names else None
 
     def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """The output; no statistics are kept."""
-        out = torch.empty_like(q)
+        """The output; statistics are not kept."""
+        out = torch.empty_like(q) if q.shape[3] == v.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
         tensors = {"q": q, "k": k, "v": v, "out": out}
+        if self._statistics is not None:
+            shape = q.shape[:3]
+            tensors["row_max"] = q.new_empty(shape, dtype=self._statistics)
+            tensors["log_sum"] = q.new_empty(shape, dtype=self._statistics)
         if torch.cuda.current_device() == self._device.index:
             self._plan.run(tensors)
         else:  # Triton launches on the current device
@@ -112,16 +124,19 @@ class Plans:
 
     def __init__(self, limit: int = MAX_PLANS) -> None:
         self._limit = limit
-        self._known: dict[Any, PlannedForward] = {}
+        self._known: dict[Any, PlannedForward | None] = {}
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._known
 
     def get(self, key: Any) -> PlannedForward | None:
         """The plan of a kind, if there is one."""
         return self._known.get(key)
 
     def put(self, key: Any, make: Callable[[], PlannedForward | None]) -> PlannedForward | None:
-        """Make and keep a plan; None where the kind has none."""
-        if (planned := make()) is not None:
-            while len(self._known) >= self._limit:
-                self._known.pop(next(iter(self._known)), None)
-            self._known[key] = planned
+        """Make and keep a plan, or keep in mind that the kind has none."""
+        planned = make()
+        while len(self._known) >= self._limit:
+            self._known.pop(next(iter(self._known)), None)
+        self._known[key] = planned
         return planned

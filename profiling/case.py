@@ -27,8 +27,11 @@ Direction = Literal["fwd", "bwd", "fwd_bwd"]
 Dtype = Literal["fp16", "bf16", "fp32", "fp64"]
 Layout = Literal["dense", "varlen", "paged"]
 Clock = Literal["wall", "pipelined", "device", "graph", "graph_hot"]
-Count = Annotated[int, Field(ge=1)]
-Length = Annotated[int, Field(ge=0)]
+# No size that a device could hold: a file that says more would have its reader count to it.
+LARGEST, LARGEST_BATCH = 2**30, 2**20
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+Length = Annotated[int, Field(ge=0, le=LARGEST)]
+Sequences = Annotated[int, Field(ge=0, le=LARGEST_BATCH)]
 
 DIRECTIONS: tuple[str, ...] = ("fwd", "bwd", "fwd_bwd")
 DTYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
@@ -59,6 +62,7 @@ TILED_BACKENDS: tuple[str, ...] = ("tiled", "flash", "flash_portable")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "naive": NAIVE_VARIANTS,
     "naive_compiled": NAIVE_VARIANTS,
+    "flash": (DETERMINISTIC,),
     "flash_hopper": (DETERMINISTIC,),
 }
 PAGE_SIZE = 64  # tokens of one page of a `paged` cache
@@ -160,7 +164,7 @@ class Case(BaseModel):
     variant: str = ""
     direction: Direction = "fwd"
     dtype: Dtype = "bf16"
-    batch: Length = 1
+    batch: Sequences = 1
     heads: Count = 1
     kv_heads: Count = 1
     seq_len_q: Length
@@ -309,7 +313,7 @@ class Group(BaseModel):
     backends: tuple[str, ...]
     direction: tuple[Direction, ...] = ("fwd",)
     dtype: tuple[Dtype, ...] = ("bf16",)
-    batch: tuple[Length, ...] = (1,)
+    batch: tuple[Sequences, ...] = (1,)
     heads: tuple[Count, ...] = (16,)
     kv_heads: tuple[Count, ...] = ()
     seq_len: tuple[Length, ...]

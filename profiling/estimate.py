@@ -7,6 +7,7 @@ from typing import NamedTuple
 from profiling.case import DETERMINISTIC, Case
 from profiling.devices import Device
 from profiling.model.flops import flops
+from profiling.model.hopper import as_run
 from profiling.model.latency import Bound, est_flash, est_naive
 from profiling.model.memory import (
     ScoreMatrix,
@@ -75,6 +76,7 @@ def estimate(
     variant = variant or ("" if case.variant == DETERMINISTIC else case.variant) or "add"
     moved = traffic(case, device, block_m=block_m, block_n=block_n, variant=variant)
     eager = case.model_copy(update={"backend": "naive", "variant": variant})
+    fused = as_run(case.model_copy(update={"backend": "flash", "variant": ""}), device)
     return Estimate(
         case=case,
         device=device,
@@ -87,7 +89,7 @@ def estimate(
         exact_flops=flops(case, "exact"),
         inputs_bytes=input_bytes(case),
         naive_peak_bytes=peak_bytes(eager),
-        flash_peak_bytes=peak_bytes(case.model_copy(update={"backend": "flash", "variant": ""})),
+        flash_peak_bytes=peak_bytes(fused),
         forward_sram_bytes=forward_sram_bytes(case, block_m, block_n),
         naive_bound=est_naive(case, device, variant),
         flash_bound=est_flash(case, device),

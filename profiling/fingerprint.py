@@ -22,25 +22,21 @@ _ROOT = Path(__file__).resolve().parents[1]
 # what is off unless asked for (autotuning). `naive_compiled` is `naive` through a compiler: same source.
 _NAIVE = ("fa_core/naive.py", "fa_core/band.py")
 # The portable kernels alone: those of one architecture (`kernels/hopper_*`) are another backend's.
-_PORTABLE = tuple(
+_KERNELS = tuple(
     f"fa_core/kernels/{name}.py"
     for name in ("__init__", "backward", "dkdv", "forward", "primitives", "tuning")
 )
-_FLASH = (
-    *("fa_core/op.py", "fa_core/launch.py", "fa_core/packed.py", "fa_core/band.py"),
-    *_PORTABLE,
-)
+_CALL = tuple(f"fa_core/{name}.py" for name in ("op", "launch", "packed", "plan", "band"))
+_PORTABLE = (*_CALL, *_KERNELS)
+# All of the kernels: what sends back to sinks runs on the portable ones.
+_FLASH = (*_CALL, "fa_core/hopper*.py", "fa_core/kernels/*.py")
 _SOURCES: dict[str, tuple[str, ...]] = {
     "naive": _NAIVE,
     "naive_compiled": _NAIVE,
     "tiled": ("fa_core/tiled.py", "fa_core/scores.py", "fa_core/band.py"),
     "flash": _FLASH,
-    "flash_portable": _FLASH,
-    # All of the kernels: what sends back to sinks runs on the portable ones. It reads no packed sequences.
-    "flash_hopper": (
-        *("fa_core/hopper*.py", "fa_core/op.py", "fa_core/launch.py", "fa_core/plan.py", "fa_core/band.py"),
-        "fa_core/kernels/*.py",
-    ),
+    "flash_portable": _PORTABLE,
+    "flash_hopper": _FLASH,
 }
 
 

@@ -99,16 +99,17 @@ def test_a_backend_splits_into_name_and_variant() -> None:
     for variant in NAIVE_VARIANTS:
         assert split_backend(f"naive/{variant}") == ("naive", variant)
         assert split_backend(f"naive_compiled/{variant}") == ("naive_compiled", variant)
-    assert split_backend("flash_hopper/deterministic") == ("flash_hopper", "deterministic")
+    for name in ("flash", "flash_hopper"):
+        assert split_backend(f"{name}/deterministic") == (name, "deterministic")
     assert split_backend("my.mod:f") == ("my.mod:f", "")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("flash/add", "'flash' has no variants"),
+        ("sdpa/add", "'sdpa' has no variants"),
         ("m:f/add", "'m:f' has no variants"),
-        ("flash_portable/deterministic", "only naive, naive_compiled, flash_hopper do"),
+        ("flash_portable/deterministic", "only naive, naive_compiled, flash, flash_hopper do"),
         ("flash_hopper/fill", "unknown variant 'fill' of flash_hopper: must be one of deterministic"),
         ("naive/sub", "unknown variant 'sub' of naive: must be one of add, fill, fp32_softmax"),
         ("naive/add/fill", "unknown variant 'add/fill'"),
@@ -405,7 +406,7 @@ def test_the_smallest_sweep_loads(tmp_path: Path) -> None:
         ("", "name: Field required (and 1 more)"),
         (GOOD.replace('"s"', '"Not a name"'), "name: String should match pattern"),
         (GOOD.replace("naive", "navie"), "group.0.backends: unknown backend 'navie': must be one of naive"),
-        (GOOD.replace("naive", "flash/add"), "group.0.backends: backend 'flash' has no variants"),
+        (GOOD.replace("naive", "sdpa/add"), "group.0.backends: backend 'sdpa' has no variants"),
         (GOOD.replace("[64]", "[64, -1]"), "group.0.seq_len.1: Input should be greater than or equal to 0"),
         (GOOD.replace("[64]", "64"), "group.0.seq_len: Input should be a valid"),
         (GOOD.replace("[64]", '["long"]'), "group.0.seq_len.0: Input should be a valid integer"),

@@ -77,8 +77,7 @@ def _both(*tile: int) -> _Pair:
 _HALF: dict[str, dict[int, _Pair]] = {
     "forward": {
         64: _both(64, 64, 4, 3),
-        # Under a causal mask small tiles waste less work on the diagonal.
-        128: _Pair(TileConfig(128, 128, 8, 3), TileConfig(64, 64, 4, 3)),
+        128: _both(64, 64, 4, 3),
         256: _both(128, 64, 8, 2),
     },
     "dkdv": {
@@ -306,10 +305,12 @@ def fit(
 
 
 def requested_config(block_m: int, block_n: int, default: TileConfig) -> TileConfig:
-    """A tile that the caller asked for, with a schedule that suits its size.
+    """A tile that the caller asked for, with a schedule that suits its size; the default's is its own.
 
     Eight warps share tiles of at least 128 x 128 elements or those whose default has eight and whose
     side is 128 or more; smaller tiles keep four, so that each warp still owns 16 rows.
     """
+    if (block_m, block_n) == default[:2]:
+        return default
     large = block_m * block_n >= 128 * 128 or (default.num_warps == 8 and max(block_m, block_n) >= 128)
     return TileConfig(block_m, block_n, 8 if large else 4, default.num_stages)

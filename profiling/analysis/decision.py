@@ -19,6 +19,7 @@ from profiling.analysis.deployment import INFERENCE, Question, Shape
 from profiling.analysis.fitting import Pair, Ratio, Series, all_series, fitting
 from profiling.analysis.policy import MARGIN, SDPA, Option, stretches, takeover
 from profiling.devices import Device
+from profiling.model.hopper import as_run
 from profiling.model.memory import input_bytes, largest_seq_len, peak_bytes
 
 DECIDED, UNDECIDED, PARTLY, NOT_MEASURED = "decided", "undecided", "partly measured", "not measured"
@@ -376,7 +377,7 @@ def _memory(
         seq_len=n,
         input_bytes=input_bytes(case),
         peak_mem_bytes=peak,
-        est_peak_mem_bytes=None if peak is not None else peak_bytes(case),
+        est_peak_mem_bytes=None if peak is not None else peak_bytes(as_run(case, device)),
         device_bytes=size,
         est_naive_largest=None if size is None else largest_seq_len(naive, size),
     )

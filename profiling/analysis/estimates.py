@@ -24,13 +24,15 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     """A copy of `frame` with `DERIVED_FIELDS` computed.
 
     Args:
-        frame: the comparison table: the key's columns, `block_m`, `block_n`, `status`, `latency_p50_ms`.
+        frame: the comparison table: the key's columns, `block_m`, `block_n`, `kernel` (what ran of `flash`),
+            `status`, `latency_p50_ms`.
         device: the one its rows were measured on; None (a CPU) leaves `est_dram_bytes` empty.
 
     Returns:
         Bytes as Int64. `est_tile_bytes` and `est_dram_bytes` take the tile that ran where it is known,
-        else the requested one, else the model's default; the backward of `flash_hopper` is not modelled and
-        has neither. A case outside the formulas (a window, a bias, a packed layout) has no estimate.
+        else the requested one, else the model's default; the backward of the kernels for sm_90 is not
+        modelled and has neither. A case outside the formulas (a window, a bias, a packed layout) has no
+        estimate.
         `paper_tflops` is filled for `ok` rows alone, no speed without correctness, and not under a window:
         the paper's count does not know that it leaves work out.
     """
@@ -43,16 +45,22 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     rows = table.where(table.notna(), None).itertuples(index=False, name=None)
     known: list[dict[str, int | None]] = [_estimates(row, device) for row in rows]
     for name in _COUNTS:
-        values = pd.array([one[name] for one in known], dtype="Int64")
+        values = pd.array([_held(one[name]) for one in known], dtype="Int64")
         out[name] = values.take(number)
     # One kernel for all gradients, to which several blocks add dQ: not what the formulas count.
-    fused = ((frame["backend"] == "flash_hopper") & (frame["direction"] != "fwd")).to_numpy(dtype=bool)
+    hopper = frame["kernel"].fillna("").str.endswith("flash_hopper") | (frame["backend"] == "flash_hopper")
+    fused = (hopper & (frame["direction"] != "fwd")).to_numpy(dtype=bool)
     out.loc[fused, ["est_tile_bytes", "est_dram_bytes"]] = pd.NA
     work = np.array([one["flops"] or np.nan for one in known], dtype=np.float64)
     latency_ms = pd.to_numeric(frame["latency_p50_ms"]).to_numpy(dtype=np.float64, na_value=np.nan)
     measured = (frame["status"] == "ok").to_numpy(dtype=bool, na_value=False) & (latency_ms > 0)
     out["paper_tflops"] = np.where(measured, work[number] / np.where(measured, latency_ms, 1.0) / 1e9, np.nan)
     return out
+
+
+def _held(count: int | None) -> int | None:
+    """A count, or None where it is beyond what a column of integers holds."""
+    return None if count is None or count >= 2**63 else count
 
 
 def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | None]:

@@ -146,7 +146,7 @@ def _moved(case: Case, device: Device, row: dict) -> dict[str, Moved]:
 
 def _modelled_dram(case: Case, device: Device, row: dict) -> float | None:
     if not case.backend.startswith("naive"):
-        return _known(row["est_dram_bytes"])  # of `flash_hopper`'s backward there is none
+        return _known(row["est_dram_bytes"])  # of the backward for sm_90 there is none
     # Where all stays in the cache: what of it reaches DRAM is not modelled.
     return _known(row["est_naive_bytes"]) if _is_counted_out(case) and _outgrows(case, device) else None
 

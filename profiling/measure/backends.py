@@ -18,19 +18,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fa_core
+from fa_core.api import flash_kernels
 from profiling.case import CPU_BACKENDS, DETERMINISTIC, FLASH_BACKENDS, TILED_BACKENDS, Case
 from profiling.measure import flex, sdpa
 from profiling.measure.inputs import DTYPES, Inputs
 from profiling.measure.layouts import Dense, in_layout, options, tensors
+from profiling.model.hopper import forward_tile
 
 # What runs where PyTorch does not choose for us.
 _KERNELS = {
     "naive": "eager",
     "naive_compiled": "inductor",
     "tiled": "fa_core.tiled",
-    "flash": "fa_core.flash",
-    "flash_portable": "fa_core.flash_portable",
-    "flash_hopper": "fa_core.flash_hopper",
     "flex": "flex",
 }
 COMPILED = ("naive_compiled", "flex")
@@ -128,7 +127,7 @@ def _fa_core(case: Case) -> Backend:
             raise NotImplementedError(
                 f"flash_hopper cannot take layout {case.layout}: its kernels read dense tensors alone"
             )
-        keywords |= {"deterministic": True} if case.variant == DETERMINISTIC else {}
+    keywords |= {"deterministic": True} if case.variant == DETERMINISTIC else {}
     if case.tile_m is not None:
         keywords |= {"block_m": case.tile_m, "block_n": case.tile_n}
     attend = in_layout(functools.partial(fa_core.attention, **keywords), case)
@@ -217,8 +216,24 @@ class _Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def flash_as_run(case: Case, inputs: Inputs) -> Case:
+    """`flash` under the name of the kernels by which it takes a case here; every other case as it is."""
+    if case.backend != "flash":
+        return case
+    name = "flash_portable"
+    if case.layout == "dense":
+        more: dict[str, Any] = {name: x for name, x in tensors(inputs).items() if name != "sinks"}
+        more |= {**options(case), "block_m": case.tile_m, "block_n": case.tile_n}
+        name = flash_kernels(inputs.q, inputs.k, inputs.v, **more)
+    return case.model_copy(update={"backend": name})
+
+
 def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
-    """What really runs. For SDPA: the fused operator that answers one call, `math` if there is none."""
+    """What really runs. Of `flash` its kernels; for SDPA the fused operator that answers one call, `math` if
+    there is none.
+    """
+    if case.backend in FLASH_BACKENDS:
+        return f"fa_core.{flash_as_run(case, inputs).backend}"
     if not case.backend.startswith("sdpa"):
         return _KERNELS.get(case.backend, "")
     with torch.set_grad_enabled(case.direction != "fwd"), _Recorder() as recorder:
@@ -229,11 +244,10 @@ def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
 def tile(case: Case) -> tuple[int, int] | tuple[None, None]:
     """The (block_m, block_n) that runs, where it is known; in `bwd` that of the dK/dV kernel.
 
-    None with a backward of `flash_hopper`: its kernel is none that a tile alone would describe.
+    None with a backward of `flash_hopper`: its kernel is none that a tile alone would describe. Of `flash` it
+    must be known which of its kernels runs: see `flash_as_run`.
     """
     if case.backend == "flash_hopper":
-        from profiling.model.hopper import forward_tile
-
         return (forward_tile(case) if case.direction == "fwd" else None) or (None, None)
     if case.backend not in TILED_BACKENDS:
         return None, None

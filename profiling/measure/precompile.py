@@ -22,13 +22,12 @@ from filelock import FileLock
 
 from profiling.case import FLASH_BACKENDS, Case
 from profiling.measure.children import child_environment, die_with_parent
-from profiling.model.hopper import forward_tile
+from profiling.model.hopper import forward_tile, takes
 from profiling.records import Environment
 
 LIMIT_S = 300.0
 _ROWS = 256  # no tile has more: lengths that leave the same rest are compiled alike
 _FEW_QUERIES = 64  # up to so many, how the keys are divided depends on the whole shape
-_TILED_BY_LENGTH = ("flash_hopper",)  # whose kernels have another tile for longer sequences
 _COMMAND = (sys.executable, "-m", "profiling.measure.precompile")
 
 
@@ -56,7 +55,8 @@ def _compiled_as(case: Case) -> tuple[Any, ...]:
         alike.model_copy(update=lengths).key,
         *(side is not None for side in case.hiding_window),
         case.seq_len_q == case.seq_len_k,
-        forward_tile(case) if case.backend in _TILED_BY_LENGTH else None,
+        # The kernels for sm_90 have another tile for longer sequences.
+        forward_tile(case) if case.backend != "flash_portable" and takes(case) else None,
     )
 
 

@@ -44,6 +44,7 @@ def amounts(case: Case, device: Device) -> tuple[Amount, ...]:
     """
     if not is_modelled(case) or case.direction == "fwd_bwd" or case.tile_m is not None:
         return ()
+    case = hopper.as_run(case, device)
     if case.seq_len_q != case.seq_len_k or 0 in (case.batch, case.heads, case.seq_len_q):
         return ()  # few queries beside many keys are worked off in another way
     if case.backend in EAGER:

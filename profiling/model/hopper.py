@@ -1,4 +1,5 @@
-"""What `flash_hopper` does on sm_90, as far as a model needs it: its tiles, and whether it sums dQ in fp32.
+"""What `flash` does on sm_90, as far as a model needs it: which calls its kernels there take, their tiles,
+and whether they sum dQ in fp32.
 
 `fa_core.hopper` decides; this says the same without torch or Triton, and a test holds the two together. What
 its backward moves is not modelled: one kernel forms dK, dV and, at head_dim to 128, sums of dQ that several
@@ -8,17 +9,56 @@ thread blocks add to, and where one of those sums is when the next arrives no fo
 from __future__ import annotations
 
 from profiling.case import DETERMINISTIC, Case
+from profiling.devices import Device
 
+CAPABILITY = "9.0"
 WIDTHS: tuple[int, ...] = (64, 128, 256)  # heads are padded to one of these
 # From so many queries on narrow heads have a forward tile of 192 rows: where all keys are seen, under a mask.
 _MANY_QUERIES = 2048, 4096
 _FEW_KEYS = 1024  # up to so many a tile has 64 of them under a mask
+_FEW_QUERIES = 64  # up to so many, of all heads that share keys, the keys are divided between programs
+_MAX_PACKED_QUERIES = 16  # up to so many, the heads of a group share a tile
 _BACKWARD_TILES = {64: (128, 128), 128: (64, 128), 256: (64, 64)}
 
 
 def padded_width(case: Case) -> int | None:
     """The head_dim of the kernel that takes a case; None where its heads are too wide for any."""
     return next((width for width in WIDTHS if max(case.head_dim, case.head_dim_v) <= width), None)
+
+
+def takes(case: Case) -> bool:
+    """Whether the kernels for sm_90 take a case: plain scores in 16 bits, dense, no tile asked for."""
+    plain = not (case.bias or case.alibi or case.softcap) and case.tile_m is None
+    rows = case.seq_len_q * (case.heads // case.kv_heads if case.seq_len_q <= _MAX_PACKED_QUERIES else 1)
+    return (
+        plain
+        and case.layout == "dense"
+        and case.dtype in ("fp16", "bf16")
+        and case.head_dim == case.head_dim_v
+        and case.head_dim % 8 == 0  # rows of whole 16 bytes
+        and padded_width(case) is not None
+        and 0 not in (case.batch, case.seq_len_k)
+        and rows > _FEW_QUERIES
+    )
+
+
+def as_run(case: Case, device: Device | None) -> Case:
+    """`flash` under the name of the kernels by which it goes on a device; every other case as it is.
+
+    A device that is not known is taken for one without kernels of its own.
+    """
+    if case.backend != "flash":
+        return case
+    if device is not None and device.compute_capability == CAPABILITY and takes(case):
+        return case.model_copy(update={"backend": "flash_hopper"})
+    return case.model_copy(update={"backend": "flash_portable", "variant": ""})
+
+
+def as_measured(case: Case, kernel: str | None) -> Case:
+    """`flash` under the name of the kernels that a row says it ran on; every other case as it is."""
+    if case.backend == "flash" and kernel == "fa_core.flash_hopper":
+        return case.model_copy(update={"backend": "flash_hopper"})
+    return case
 
 
 def _is_masked(case: Case) -> bool:

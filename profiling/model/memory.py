@@ -56,7 +56,8 @@ def input_bytes(case: Case) -> int:
 def peak_bytes(case: Case, device_kind: str = "cuda") -> int | None:
     """The most that is held above q, k, v (and dO): in the forward for `fwd`, else in forward and backward.
 
-    For `naive` in each variant, and for `flash` by any of its names. An allocator's rounding (512 B a
+    For `naive` in each variant, and for `flash` by any of its names; by that one alone as its portable
+    kernels hold it (`model.hopper.as_run` says which a device takes). An allocator's rounding (512 B a
     tensor on CUDA) and a library's workspaces come on top. None for a backend whose tensors are not ours
     to know, for a case outside the formulas, and for `flash` with few queries and many keys: how many
     programs share those, each with a partial output, depends on the device.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
@@ -12,6 +14,7 @@ from profiling.case import KEY_FIELDS
 from profiling.devices import Device
 from profiling.figures import memory as figures
 from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series
+from profiling.model.hopper import as_measured
 from profiling.model.memory import largest_seq_len, peak_bytes, retained_bytes
 from profiling.pages import filters, point, state, widgets
 
@@ -82,7 +85,7 @@ def render() -> None:
     st.header("What fits")
     fits = largest(shown, loaded.device)
     st.dataframe(fits, hide_index=True, placeholder=units.UNKNOWN, alt="Largest sequence length per backend")
-    widgets.table(_table(shown), name="memory", run_id=loaded.name)
+    widgets.table(_table(shown, models, show.value), name="memory", run_id=loaded.name)
 
 
 def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
@@ -91,7 +94,7 @@ def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
     for name in state.names(shown):
         points = []
         for row in state.records(shown[shown["name"] == name].sort_values("seq_len")):
-            case = lines.case_of(row)
+            case = as_measured(lines.case_of(row), row.kernel)
             nbytes = peak_bytes(case, row.device_kind) if held == "peak" else retained_bytes(case)
             if nbytes:
                 points.append(Point(int(row.seq_len), float(nbytes)))
@@ -100,8 +103,16 @@ def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
     return tuple(out)
 
 
-def _table(shown: pd.DataFrame) -> pd.DataFrame:
-    return shown[COLUMNS].rename(columns={"name": "backend"})
+def _table(shown: pd.DataFrame, models: Sequence[Series] = (), held: str = "") -> pd.DataFrame:
+    """The rows of the chart; where laws are drawn, their bytes beside the measured ones."""
+    table = shown[COLUMNS].rename(columns={"name": "backend"})
+    if not models:
+        return table
+    law = {(s.name, p.seq_len): int(p.value) for s in models for p in s.points}
+    keys = zip(table["backend"], table["seq_len"], strict=True)
+    return table.assign(
+        **{f"est_{held}_mem_bytes": pd.array([law.get((name, int(n))) for name, n in keys], dtype="Int64")}
+    )
 
 
 def growth(laws: list[Scaling]) -> str:
@@ -130,7 +141,8 @@ def largest(shown: pd.DataFrame, device: Device | None) -> pd.DataFrame:
         ran, failed = own[own["status"] == "ok"]["seq_len"], own[own["status"] == "oom"]["seq_len"]
         fits = None
         if device is not None and device.memory_bytes is not None:
-            fits = largest_seq_len(lines.case_of(state.records(own)[0]), device.memory_bytes)
+            row = state.records(own)[-1]
+            fits = largest_seq_len(as_measured(lines.case_of(row), row.kernel), device.memory_bytes)
         rows.append(
             {
                 "backend": name,

@@ -211,7 +211,7 @@ def _memory(one: Prediction, found: WhatIf, frame: pd.DataFrame) -> None:
     chart = memory_figures.MemoryChart(
         metric=PEAK_MEMORY,
         series=lines.series(shown, lines.PEAK_MEMORY) if by_allocator else (),
-        models=model.memory_series(one),
+        models=model.memory_series(one, found.device),
         capacity_bytes=capacity,
         capacity_label=memory_figures.capacity_label(found.device.name, capacity),
     )
@@ -222,8 +222,8 @@ def _memory(one: Prediction, found: WhatIf, frame: pd.DataFrame) -> None:
         memory_figures.figure(chart),
         name="what-if-memory",
         alt=f"Peak memory of {one.baseline} and {one.candidate} against N, and what {found.device.name} has",
-        caption="Peak above the inputs, which come on top. The law follows from which tensors are alive, so "
-        f"it is the same on every GPU. {widgets.failures_text(shown)}",
+        caption="Peak above the inputs, which come on top. The law follows from which tensors are alive; of "
+        f"GPUs it knows which kernels flash takes there. {widgets.failures_text(shown)}",
         measured=None,
     )
     widgets.table(_memory_table(one, found, shown), name="what-if-memory", run_id=found.device.name)
@@ -235,7 +235,8 @@ def _memory_table(one: Prediction, found: WhatIf, shown: pd.DataFrame) -> pd.Dat
         (row.name_, int(row.seq_len)): row.peak_mem_bytes
         for row in state.records(shown.rename(columns={"name": "name_"}))
     }
-    law = {s.name: {p.seq_len: round(p.value) for p in s.points} for s in model.memory_series(one)}
+    models = model.memory_series(one, found.device)
+    law = {s.name: {p.seq_len: round(p.value) for p in s.points} for s in models}
     rows = [
         {
             "backend": name,

@@ -13,6 +13,7 @@ from profiling.analysis.whatif import Prediction, WhatIf
 from profiling.case import Case
 from profiling.devices import Device
 from profiling.figures.series import Point, Series
+from profiling.model.hopper import as_run
 from profiling.model.memory import input_bytes, largest_seq_len, peak_bytes
 from profiling.pages import widgets
 
@@ -43,7 +44,8 @@ def fits(one: Prediction, device: Device) -> tuple[Fit, Fit]:
     for name in (one.baseline, one.candidate):
         largest = None
         if device.memory_bytes is not None:
-            largest = largest_seq_len(one.slice.case(name, lengths[0]), device.memory_bytes)
+            longest = as_run(one.slice.case(name, lengths[-1]), device)
+            largest = largest_seq_len(longest, device.memory_bytes)
         beyond = tuple(n for n in lengths if largest is not None and n > largest)
         out.append(Fit(name, largest, beyond))
     return out[0], out[1]
@@ -65,11 +67,11 @@ def ratio_series(one: Prediction, device: Device) -> Series:
     return Series(one.candidate, points, label=f"on {device.name}", modelled=True)
 
 
-def memory_series(one: Prediction) -> tuple[Series, ...]:
-    """The law of the peak of both, dashed: it is the same on every GPU."""
+def memory_series(one: Prediction, device: Device) -> tuple[Series, ...]:
+    """The law of the peak of both on a device, dashed: it differs where `flash` has kernels of its own."""
     out = []
     for name in (one.baseline, one.candidate):
-        held = {n: peak_bytes(one.slice.case(name, n)) for n in one.est_latency_ms}
+        held = {n: peak_bytes(as_run(one.slice.case(name, n), device)) for n in one.est_latency_ms}
         points = tuple(Point(n, float(nbytes)) for n, nbytes in held.items() if nbytes)
         if points:
             out.append(Series(name, points, label=f"{name}, law", modelled=True))
@@ -149,7 +151,7 @@ def memory_text(one: Prediction, device: Device) -> list[str]:
         if fit.largest is None:
             lines.append(f"**{backend}**: {MODEL}, it has no memory law.")
             continue
-        case = one.slice.case(fit.backend, fit.largest)
+        case = as_run(one.slice.case(fit.backend, fit.largest), device)
         peak, inputs = peak_bytes(case) or 0, input_bytes(case)
         text = (
             f"**{backend}** fits up to N = {units.count_text(fit.largest)}: there the call holds "
@@ -214,12 +216,13 @@ def table(
     rows = []
     for place, fit in enumerate(fits(one, found.device)):
         for n, pair in one.est_latency_ms.items():
-            case = one.slice.case(fit.backend, n)
+            case = as_run(one.slice.case(fit.backend, n), found.device)
             line = {
                 "backend": fit.backend,
                 "seq_len": n,
                 "here": found.here.name,
                 "latency_p50_ms": measured.get(fit.backend, {}).get(n),
+                "ratio": _over(measured.get(one.baseline, {}).get(n), measured.get(one.candidate, {}).get(n)),
                 "there": found.device.name,
                 "est_latency_ms": pair[place],
                 "est_ratio": one.ratio[n],
@@ -229,7 +232,13 @@ def table(
             if per_hour:
                 line["est_cost_per_million_tokens_thousandths"] = cost_of(case, pair[place], per_hour)
             rows.append(line)
-    return pd.DataFrame(rows).astype({"latency_p50_ms": "float64", "est_peak_mem_bytes": "Int64"})
+    return pd.DataFrame(rows).astype(
+        {"latency_p50_ms": "float64", "ratio": "float64", "est_peak_mem_bytes": "Int64"}
+    )
+
+
+def _over(first: float | None, second: float | None) -> float | None:
+    return first / second if first is not None and second else None
 
 
 def source_text(device: Device) -> str:

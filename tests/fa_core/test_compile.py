@@ -61,7 +61,7 @@ def _dense(*names: str, kv_heads: int = 3, head_dim_v: int = 16, transposed: boo
         _leaf(options.get("sinks")),
         *(None, None, None),
         *(0.25, left, 0 if "causal" in names else right, "top_left" in names, options.get("softcap", 0.0)),
-        *(None, None, None),
+        *(None, None, "", True, None),
     )
 
 
@@ -69,7 +69,7 @@ def _packed() -> tuple[Any, ...]:
     """Arguments for three packed sequences, one of them without a query."""
     x = make_inputs(20, 26, 16, batch=1, kv_heads=1)
     lengths = (_ints(0, 9, 9, 20), _ints(0, 7, 12, 26))
-    rest = (0.25, None, 0, False, 0.0, None, None, None)
+    rest = (0.25, None, 0, False, 0.0, None, None, "", False, None)
     return (*map(_leaf, x[:3]), None, None, None, *lengths, None, *rest)
 
 
@@ -77,7 +77,7 @@ def _paged(n_splits: int | None) -> tuple[Any, ...]:
     """Arguments for the next query of two sequences, whose keys lie in pages of 16."""
     q, cache = make_inputs(1, 1, 16, heads=4).q, make_inputs(16, 16, 16, batch=5, kv_heads=2)
     table = _ints(3, 1, 0, 4, 2, 0).view(2, 3)
-    rest = (0.25, None, 0, False, 0.0, None, None, n_splits)
+    rest = (0.25, None, 0, False, 0.0, None, None, "", False, n_splits)
     return (q, cache.k, cache.v, None, None, None, None, _ints(30, 17), table, *rest)
 
 

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from oracle import DEVICE, Inputs, assert_as_good_as_eager, make_features, make_inputs, run
 
 from fa_core import attention, explain, hopper
+from fa_core.api import flash_kernels
 from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.launch import Problem
@@ -142,19 +144,54 @@ class TestAgainstTheOracle:
     @pytest.mark.parametrize("names", [("causal",), ("sinks", "window")])
     def test_opcheck(self, names):
         """Schema, fake kernels, autograd and tracing with dynamic shapes agree with what runs."""
-        import fa_core.hopper_op  # registers them
-
-        assert fa_core.hopper_op.hopper_attention
         x = make_inputs(70, 90, 16, kv_heads=1, dtype="fp16")
         options = make_features(x, *names)
         left, right = options.get("window", (None, 0))
         sinks = options["sinks"].detach() if "sinks" in options else None
-        args = (*(t.requires_grad_() for t in x[:3]), sinks, 0.25, left, right, False, True)
-        torch.library.opcheck(torch.ops.fa_core.hopper_forward.default, args)
-        out, statistics = (t.detach() for t in torch.ops.fa_core.hopper_forward.default(*args))
-        tail = (x.dout, torch.rand_like(statistics[1]), out, statistics)
-        args = (*(t.detach() for t in x[:3]), *args[3:])
-        torch.library.opcheck(torch.ops.fa_core.hopper_backward.default, (*args, *tail))
+        rest = (
+            None,
+            None,
+            sinks,
+            None,
+            None,
+            None,
+            0.25,
+            left,
+            right,
+            False,
+            0.0,
+            None,
+            None,
+            "hopper",
+            True,
+        )
+        args = (*(t.requires_grad_() for t in x[:3]), *rest)
+        torch.library.opcheck(torch.ops.fa_core.flash_forward.default, (*args, None))
+        out, statistics = (t.detach() for t in torch.ops.fa_core.flash_forward.default(*args, None))
+        tail = (x.dout, torch.rand_like(statistics[1]), out, statistics, [True, True, False, False])
+        args = (*(t.detach() for t in x[:3]), *rest)
+        torch.library.opcheck(torch.ops.fa_core.flash_backward.default, (*args, *tail))
+
+    @pytest.mark.parametrize("d", [64, 256])
+    def test_flash_is_these_kernels(self, d):
+        """`flash`, and `auto`, give what `flash_hopper` gives bit for bit; the portable kernels do not."""
+        x = make_inputs(300, 340, d, dtype="bf16")
+        runs = {
+            impl: run(partial(attention, impl=impl, deterministic=True), x, causal=True)
+            for impl in ("flash", "auto", "flash_hopper", "flash_portable")
+        }
+        for name, expected in runs["flash_hopper"].items():
+            assert torch.equal(runs["flash"][name], expected)
+            assert torch.equal(runs["auto"][name], expected)
+        differ = [not torch.equal(runs["flash"][n], runs["flash_portable"][n]) for n in ("dq", "dk", "dv")]
+        assert any(differ)
+
+    @pytest.mark.parametrize("options", [{"softcap": 3.0}, {"block_m": 64, "block_n": 64}])
+    def test_flash_is_the_portable_kernels_elsewhere(self, options):
+        """What these cannot take `flash` leaves to the portable ones, bit for bit."""
+        x = make_inputs(300, 340, 64, dtype="bf16")
+        got, expected = (run(partial(attention, impl=i, **options), x) for i in ("flash", "flash_portable"))
+        assert all(torch.equal(got[name], expected[name]) for name in got)
 
     @pytest.mark.parametrize("dynamic", [False, True])
     def test_compiles_as_one_graph(self, dynamic):
@@ -264,15 +301,24 @@ def test_explain_says_which_kernels(sm_90):
     """`explain` names the kernels, and why not those for sm_90."""
     q = torch.empty(2, 4, 256, 64, dtype=torch.bfloat16, device="meta")
     assert explain(q, q, q, impl="flash_hopper") == "flash_hopper: asked for; the kernels for sm_90"
-    assert explain(q, q, q) == "flash: it can take these tensors; impl='flash_hopper' could, too"
-    assert explain(q, q, q, impl="flash_portable").startswith("flash_portable: asked for; ")
+    assert explain(q, q, q) == "flash: it can take these tensors; the kernels for sm_90"
+    assert explain(q, q, q, impl="flash_portable") == "flash_portable: asked for"
     assert explain(q, q, q, softcap=2.0) == (
-        "flash: it can take these tensors; for the kernels of sm_90 bias, ALiBi and softcap must be absent"
+        "flash: it can take these tensors; the portable kernels, because for those of sm_90 "
+        "bias, ALiBi and softcap must be absent"
     )
-    assert "but for the kernels of sm_90 queries must be more" in explain(
-        q[:, :, :4], q, q, impl="flash_hopper"
-    )
+    assert "but for those of sm_90 queries must be more" in explain(q[:, :, :4], q, q, impl="flash_hopper")
     assert "no tile must be asked for" in explain(q, q, q, impl="flash", block_m=64, block_n=64)
+
+
+def test_which_kernels_flash_goes_by(sm_90):
+    """Where those for sm_90 can take a call, by them; a tile, or what they cannot take, by the others."""
+    q = BF16(2, 4, 256, 64)
+    assert flash_kernels(q, q, q, causal=True) == "flash_hopper"
+    assert flash_kernels(q, q, q, window=(10, None)) == "flash_hopper"
+    for options in ({"block_m": 64, "block_n": 64}, {"softcap": 2.0}, {"alibi_slopes": BF16(4)}):
+        assert flash_kernels(q, q, q, **options) == "flash_portable"
+    assert flash_kernels(q[:, :, :1], q, q) == "flash_portable"
 
 
 @pytest.mark.skipif(HERE, reason="here they run")
@@ -281,24 +327,6 @@ def test_asked_for_where_they_cannot_run():
     x = make_inputs(128, 128, 64, dtype="fp16", batch=1, heads=1, kv_heads=1)
     with pytest.raises(NotImplementedError, match="the kernels for sm_90 cannot take this call: "):
         flash(*x[:3])
-
-
-def test_one_call_registers_all_operators_it_may_come_back_to():
-    """The gradient of sinks is the portable operator's, which nothing else need have imported."""
-    script = """
-import torch
-from fa_core import attention
-x = torch.zeros(1, 1, 128, 64, dtype=torch.float16, device="meta")
-try:
-    attention(x, x, x, impl="flash_hopper")
-except NotImplementedError:
-    pass
-print([hasattr(torch.ops.fa_core, name) for name in ("hopper_forward", "hopper_backward", "flash_backward")])
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout.strip() == "[True, True, True]", done.stderr[-2000:]
 
 
 def test_tiles_follow_the_shape(sm_90):

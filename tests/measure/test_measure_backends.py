@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from fa_core import naive_attention
+from fa_core.kernels import tuning
 from profiling.case import BACKENDS, CPU_BACKENDS
+from profiling.devices import find_device
 from profiling.measure import backends
-from profiling.measure.backends import bind, kernel_name, resolve, tile
+from profiling.measure.backends import bind, flash_as_run, kernel_name, resolve, tile
 from profiling.measure.failures import classify
 from profiling.measure.inputs import make_inputs
+from profiling.model.hopper import as_measured, as_run
 
 CPU = torch.device("cpu")
 FEATURES = [
@@ -320,8 +323,40 @@ class TestWhatRan:
         for direction in ("bwd", "fwd_bwd"):
             assert tile(make_case(**hopper, direction=direction)) == (None, None)
 
-    @pytest.mark.parametrize("name", ["flash", "flash_portable", "flash_hopper"])
+    @pytest.mark.parametrize("name", ["flash_portable", "flash_hopper"])
     def test_each_name_of_flash_has_a_kernel(self, make_case, name):
         """The name in the row is the implementation's that was asked for."""
         backend = backends.Backend(lambda inputs: inputs.q, None, ours=True)
         assert kernel_name(make_case(backend=name), backend, None) == f"fa_core.{name}"
+
+    @pytest.mark.parametrize(
+        ("fields", "capability", "ran"),
+        [
+            ({}, (9, 0), "flash_hopper"),
+            ({"causal": True, "sinks": True, "window_left": 20}, (9, 0), "flash_hopper"),
+            ({}, (8, 0), "flash_portable"),
+            ({"softcap": 3.0}, (9, 0), "flash_portable"),
+            ({"alibi": True}, (9, 0), "flash_portable"),
+            ({"bias": True}, (9, 0), "flash_portable"),
+            ({"head_dim_v": 32}, (9, 0), "flash_portable"),
+            ({"dtype": "fp32"}, (9, 0), "flash_portable"),
+            ({"tile_m": 64, "tile_n": 64}, (9, 0), "flash_portable"),
+            ({"layout": "varlen"}, (9, 0), "flash_portable"),
+            ({"seq_len_q": 1}, (9, 0), "flash_portable"),
+            ({"head_dim": 20, "head_dim_v": 20}, (9, 0), "flash_portable"),
+        ],
+    )
+    def test_of_flash_the_row_says_which_kernels_ran(self, make_case, monkeypatch, fields, capability, ran):
+        """The row, its tile, and what a model takes for run on such a device agree."""
+        monkeypatch.setattr(tuning, "elsewhere", tuning.Gpu(232448, capability, 132))
+        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+        shape = {"dtype": "bf16", "seq_len_q": 512, "seq_len_k": 512, "head_dim": 64, "head_dim_v": 64}
+        case = make_case(backend="flash", **(shape | fields))
+        inputs = make_inputs(case, torch.device("meta"), 0)
+        backend = backends.Backend(lambda inputs: inputs.q, None, ours=True)
+        assert kernel_name(case, backend, inputs) == f"fa_core.{ran}"
+        found = flash_as_run(case, inputs)
+        assert found.backend == ran
+        device = find_device("H200" if capability == (9, 0) else "A100-SXM-80GB")
+        assert as_run(case, device).backend == ran
+        assert as_measured(case, f"fa_core.{ran}").backend == ("flash" if ran == "flash_portable" else ran)

@@ -10,10 +10,10 @@ from profiling.model.costs import REASONS, Amount, amounts, tile_amounts
 from profiling.model.naive import naive_passes
 from profiling.model.traffic import default_tile
 
-H200 = find_device("H200")
+H200, A100 = find_device("H200"), find_device("A100-SXM-80GB")
 
 
-def case(n=4096, backend="flash", **changes):
+def case(n=4096, backend="flash_portable", **changes):
     """A plain case of N queries and keys."""
     fields = {"heads": 16, "kv_heads": 16, "head_dim": 64, "head_dim_v": 64, "dtype": "bf16"}
     return Case(backend=backend, seq_len_q=n, seq_len_k=n, **(fields | changes))
@@ -47,12 +47,15 @@ def test_a_mask_pads():
 def test_the_kernels_for_sm_90_have_their_own_tiles():
     """A causal forward at d = 64 from 4096 queries on: 192 x 128, so that longer tiles pad more."""
     full = {"heads": 132, "kv_heads": 132, "causal": True}
-    assumed, own = (pairs(amounts(case(6144, name, **full), H200)) for name in ("flash", "flash_hopper"))
+    assumed, own = (
+        pairs(amounts(case(6144, name, **full), H200)) for name in ("flash_portable", "flash_hopper")
+    )
     tiles = 6144 // 192
     executed = sum(-(-(192 * (i + 1)) // 128) * 128 for i in range(tiles)) * 192
     assert own["arithmetic"] + own["padding"] == pytest.approx(executed)
     assert own["padding"] > assumed["padding"]
-    assert pairs(amounts(case(6144, "flash_portable", **full), H200)) == assumed
+    assert pairs(amounts(case(6144, "flash", **full), H200)) == own
+    assert amounts(case(6144, "flash", **full), A100) == amounts(case(6144, "flash_portable", **full), A100)
     wide = {"head_dim": 512, "head_dim_v": 512}
     assert amounts(case(6144, "flash_hopper", **wide), H200) == ()
 
