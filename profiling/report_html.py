@@ -94,8 +94,9 @@ MACROS = """
 {% endfor %}</tbody></table></div>
 {%- endmacro -%}
 {%- macro choice(group, label, names) -%}
-<p><label>{{ label }} <select data-group="{{ group }}">{% for name in names %}
-<option value="{{ loop.index0 }}">{{ name }}</option>{% endfor %}</select></label></p>
+<p><label for="choice-{{ group }}">{{ label }}</label>
+<select id="choice-{{ group }}" data-group="{{ group }}">{% for name in names %}
+<option value="{{ loop.index0 }}">{{ name }}</option>{% endfor %}</select></p>
 {%- endmacro -%}
 {%- macro chart(group, name, alt, caption) -%}
 <figure data-group="{{ group }}" data-chart="{{ name }}">

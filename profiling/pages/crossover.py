@@ -131,7 +131,7 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded) -> filters.C
         measured=True,
         clock=each.clock or None,
     )
-    widgets.table(_table(each), name="crossover", run_id=loaded.name)
+    widgets.table(_table(each, chart.curves), name="crossover", run_id=loaded.name)
     st.download_button(
         "This comparison as JSON",
         data=lambda: json.dumps(each.to_dict(), indent=1),
@@ -167,10 +167,17 @@ def whole(lengths: Sequence[float], between: str = ", ") -> str:
     return between.join(units.count_text(round(n)) for n in lengths) or units.UNKNOWN
 
 
-def _table(each: Crossover) -> pd.DataFrame:
-    """The points, every digit kept."""
+def _table(each: Crossover, curves: Sequence[Series]) -> pd.DataFrame:
+    """The points, every digit kept; where one side alone ran, the other and the ratio are empty."""
     unit = "bytes" if each.metric == "memory" else "ms"
-    return pd.DataFrame(
+    both = {p.seq_len for p in each.points}
+    alone = [
+        {"seq_len": p.seq_len, f"{s.name}_{unit}": p.value}
+        for s in curves
+        for p in s.points
+        if p.seq_len not in both
+    ]
+    table = pd.DataFrame(
         [
             {
                 "seq_len": p.seq_len,
@@ -182,6 +189,8 @@ def _table(each: Crossover) -> pd.DataFrame:
                 "sign": p.sign,
             }
             for p in each.points
-        ],
-        columns=None if each.points else ["seq_len", "ratio"],
+        ]
+        + alone,
+        columns=None if each.points or alone else ["seq_len", "ratio"],
     )
+    return table.sort_values("seq_len", kind="stable").convert_dtypes()

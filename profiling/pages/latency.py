@@ -19,6 +19,7 @@ SHOW: dict[str, tuple[Metric, lines.Reading]] = {
 _ALONG = {"batch": "", "tokens": "The batch falls as N grows, so that batch · N stays the same."}
 COLUMNS = [
     *("name", "batch", "seq_len", "latency_p50_ms", "latency_p20_ms", "latency_p80_ms", "speedup"),
+    "latency_per_token_ns",
     *(
         "paper_tflops",
         "n_samples",
@@ -112,4 +113,6 @@ def _table(shown: pd.DataFrame, baseline: str) -> pd.DataFrame:
     of = reference["latency_p50_ms"][~reference.index.duplicated()]
     ok = shown["latency_p50_ms"].where(shown["status"] == "ok")
     speedup = shown["seq_len"].map(of).astype("float64") / ok
-    return shown.assign(speedup=speedup)[COLUMNS].rename(columns={"name": "backend"})
+    per_token = [row.latency_p50_ms * lines.PER_TOKEN.scale(row) for row in state.records(shown)]
+    shown = shown.assign(speedup=speedup, latency_per_token_ns=pd.array(per_token, dtype="Float64"))
+    return shown[COLUMNS].rename(columns={"name": "backend"})

@@ -115,6 +115,7 @@ def render() -> None:
     head.finish([*choices, *own, picked])
     st.markdown(READING)
     widgets.table(_table(view), name="roofline", run_id=loaded.name)
+    widgets.table(_ceilings_table(chart.ceilings), name="ceilings", run_id=loaded.name)
 
 
 def _with_counters(rows: pd.DataFrame, loaded: state.Loaded) -> tuple[pd.DataFrame, list[str]]:
@@ -268,6 +269,21 @@ def _caption(view: View, known: Sequence[Ceiling], level: str, borrowed: Sequenc
     if missing:
         parts.append(f"Not known of this device: {', '.join(missing)}.")
     return " ".join(parts)
+
+
+def _ceilings_table(drawn: Sequence[figures.Roofline]) -> pd.DataFrame:
+    """The device's lines of the chart: level ones by their rate, rising ones by their bandwidth."""
+    return pd.DataFrame(
+        [
+            {
+                "ceiling": c.label,
+                "measured": c.measured,
+                "rate_tflops": None if c.sloped else c.rate,
+                "bandwidth_tbs": c.rate if c.sloped else None,
+            }
+            for c in drawn
+        ]
+    ).astype({"rate_tflops": "Float64", "bandwidth_tbs": "Float64"})
 
 
 def _table(view: View) -> pd.DataFrame:

@@ -72,7 +72,10 @@ def render() -> None:
         caption=_caption(base, len(shown), len(chart.counters) > 0, per_head=per_head),
         measured=None if chart.counters else False,
     )
-    widgets.table(model.table(rows), name="traffic", run_id=loaded.name if loaded else "model")
+    named = loaded.name if loaded else "model"
+    widgets.table(model.table(rows, scale), name="traffic", run_id=named)
+    if chart.counters:
+        widgets.table(model.counted_table(chart.counters), name="traffic-counters", run_id=named)
     st.markdown(STORY)
     _cache_panel(device, base, knobs)
     _counters_panel([*calls, *(counters.of_run(loaded.frame) if own and loaded is not None else [])])

@@ -154,9 +154,9 @@ def own_counters(frame: pd.DataFrame | None, dtype: str, scale: int) -> tuple[Co
     return lines.counted(frame[wide], scale)
 
 
-def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """The series as columns, exact bytes."""
-    return pd.DataFrame(
+def table(rows: Sequence[Row], scale: int) -> pd.DataFrame:
+    """The series as columns, exact bytes; likewise divided by `scale`, the batch · heads, if it is not 1."""
+    whole = pd.DataFrame(
         {
             "seq_len": [row.seq_len for row in rows],
             "est_naive_bytes": [row.naive for row in rows],
@@ -164,4 +164,23 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
             "est_dram_bytes": pd.array([row.dram for row in rows], dtype="Int64"),
             "est_compulsory_bytes": [row.compulsory for row in rows],
         }
+    )
+    if scale == 1:
+        return whole
+    per_head = {
+        f"{name.removesuffix('_bytes')}_per_head_bytes": whole[name] / scale
+        for name in whole.columns
+        if name != "seq_len"
+    }
+    return whole.assign(**per_head)
+
+
+def counted_table(found: Sequence[Counted]) -> pd.DataFrame:
+    """The points of the chart, in its bytes: whole calls', or divided by batch · heads."""
+    return pd.DataFrame(
+        [
+            {"counted": c.label, "level": c.level, "seq_len": p.seq_len, "bytes": p.value}
+            for c in found
+            for p in c.points
+        ]
     )

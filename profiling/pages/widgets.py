@@ -20,7 +20,7 @@ from streamlit.delta_generator import DeltaGenerator
 from profiling import export, store, units
 from profiling.case import InputError
 from profiling.figures.series import status_word
-from profiling.pages import filters, state
+from profiling.pages import filters, pictures, state
 
 # Streamlit's wide layout leaves 80 px on either side, which a table of ten columns cannot spare at 1280 px.
 # What is chosen is written in the primary colour on a tint of it: in Streamlit's shades that is too pale.
@@ -247,8 +247,7 @@ def chart(
     """
     config = {
         "displaylogo": False,
-        "toImageButtonOptions": {"format": "svg", "filename": f"flashscope-{name}"},
-        "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+        "modeBarButtonsToRemove": ["toImage", "select2d", "lasso2d", "autoScale2d"],
     }
     picking: dict[str, Any] = {}
     if on_select is not None:
@@ -260,6 +259,7 @@ def chart(
         None: ":blue-badge[measured: solid] :orange-badge[modelled: dashed]",
     }[measured]
     st.markdown(f"{badge} :small[{caption}]")  # a caption's grey would fall below the contrast of text
+    pictures.buttons(f"chart-{name}", name)
 
 
 def csv_button(label: str, make: Callable[[], pd.DataFrame], *, file_name: str, key: str) -> None:
