@@ -25,7 +25,7 @@ FUSED: tuple[str, ...] = ("flash", "sdpa_flash", "tiled")
 # Of the comparison table: what evidence reads, beside what a slice is made of.
 _COLUMNS = [
     *("backend", "variant", "name", "status", "reason", "seq_len_q", "seq_len_k", "tile_m", "tile_n"),
-    *("block_m", "block_n", "clock", "latency_p50_ms", "peak_mem_bytes", "retained_mem_bytes"),
+    *("block_m", "block_n", "kernel", "clock", "latency_p50_ms", "peak_mem_bytes", "retained_mem_bytes"),
     *("rel_error", "eager_rel_error", "dram_write_bytes", "dram_bytes", "l2_bytes"),
 ]
 _SHARED = ["run_id", "direction", "dtype", "batch", "heads", "kv_heads", "head_dim", "head_dim_v", "causal"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import streamlit as st
@@ -15,6 +16,7 @@ from profiling.devices import device_of
 from profiling.figures import claims as figures
 from profiling.pages import claims_model as model
 from profiling.pages import filters, registry, state, widgets
+from profiling.records import Run
 
 QUESTION = "Which sentences of the chapter hold, and what do runs, models and a small experiment say of them?"
 MAX_SEED = 9999
@@ -62,16 +64,8 @@ def _source() -> tuple[filters.Choice, filters.Choice]:
     usual = next((info.device_name for info in infos if info.path.stem == first), "")
     device = filters.choose("claims_device", "Evidence from", names or [usual], usual)
     with st.sidebar:
-        value = st.number_input(
-            "Seed of the small inputs",
-            min_value=0,
-            max_value=MAX_SEED,
-            value=0,
-            key="seed",
-            bind="query-params",
-            help="another seed, other random numbers: what is computed must still hold",
-        )
-    return device, filters.Choice("seed", "Seed", int(value), 0)
+        seed = filters.whole("seed", "Seed of the small inputs", 1, MAX_SEED)
+    return device, seed
 
 
 def _stamps(device: str) -> tuple[state.Stamp, ...]:
@@ -81,14 +75,18 @@ def _stamps(device: str) -> tuple[state.Stamp, ...]:
     return tuple(sorted(stamp for stamp in found if stamp is not None))
 
 
-@st.cache_resource(max_entries=4, show_spinner="Reading the runs")
-def _hand(stamps: tuple[state.Stamp, ...], seed: int) -> AtHand:
+def readable(stamps: Sequence[state.Stamp]) -> list[Run]:
+    """The runs of these files, without those that cannot be read: page Data says what is wrong with them."""
     runs = []
     for stamp in stamps:
-        try:
+        with contextlib.suppress(InputError, FileNotFoundError):
             runs.append(store.load_run(stamp.path))
-        except (InputError, FileNotFoundError):
-            continue  # changed since the list was made: page Data says what is wrong with it
+    return runs
+
+
+@st.cache_resource(max_entries=4, show_spinner="Reading the runs")
+def _hand(stamps: tuple[state.Stamp, ...], seed: int) -> AtHand:
+    runs = readable(stamps)
     device = device_of(runs[0].header.environment) if runs else None
     return at_hand(store.frame(runs), device, seed)
 

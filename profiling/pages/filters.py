@@ -140,12 +140,36 @@ def choose_any(key: str, label: str, values: Sequence[Any], *, hint: str = "none
     return Choice(key, label, list(value or []), [])
 
 
-def positive(key: str, label: str, default: float | None, *, hint: str = "") -> Choice:
-    """A number above 0 where the page stands, bound to the URL; empty is None where the default is."""
+def positive(key: str, label: str, default: float | None, *, most: float = 1e6, hint: str = "") -> Choice:
+    """A number above 0 where the page stands, at most `most`, bound to the URL; empty is None if it may be."""
     value = st.number_input(
-        label, min_value=0.0, value=default, key=key, bind="query-params", help=hint or None, format="%g"
+        label,
+        min_value=0.0,
+        max_value=most,
+        value=default,
+        key=key,
+        bind="query-params",
+        help=hint or None,
+        format="%g",
     )
     return Choice(key, label, value or default, default)
+
+
+def whole(key: str, label: str, default: int, most: int, *, width: int | str = "stretch") -> Choice:
+    """A whole number from 1 to `most` where the page stands, bound to the URL."""
+    default = min(max(1, default), most)
+    value = st.number_input(
+        label,
+        min_value=1.0,  # as a float: one of integers does not survive `inf` in the address (streamlit 1.67)
+        max_value=float(most),
+        value=float(default),
+        step=1.0,
+        key=key,
+        bind="query-params",
+        format="%d",
+        width=width,
+    )
+    return Choice(key, label, int(value), default)
 
 
 def choose_in_page(key: str, label: str, values: Sequence[Any], default: Any, *, hint: str = "") -> Choice:

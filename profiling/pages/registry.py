@@ -36,6 +36,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Compare", "what-if", "What-if", ":material/psychology_alt:", "whatif"),
     Entry("Lab", "algorithm", "Algorithm", ":material/animation:", "algorithm"),
     Entry("Lab", "claims", "Claims", ":material/fact_check:", "claims"),
+    Entry("Lab", "capacity", "Capacity", ":material/stacked_bar_chart:", "capacity"),
     Entry("Data", "run", "Run", ":material/play_circle:", "run"),
     Entry("Data", "data", "Data", ":material/database:", "data"),
 )

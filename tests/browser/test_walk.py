@@ -35,6 +35,8 @@ PAGES = (
     "Compare",
     "What-if",
     "Algorithm",
+    "Claims",
+    "Capacity",
     "Run",
     "Data",
 )
@@ -234,3 +236,27 @@ def test_another_gpu_is_predicted(visit: Page) -> None:
     expect(main.locator(".js-plotly-plot").first).to_contain_text("flash on L4 (modelled)")
     expect(main).to_contain_text("This is a prediction, not a measurement")
     expect(main).to_contain_text("otherwise empty L4 of 24 GiB")
+
+
+def test_a_verdict_narrows_the_claims_and_a_card_leads_on(visit: Page) -> None:
+    """One click leaves the open claims and writes the address; their link opens the page that shows more."""
+    go(visit, "Claims")
+    cards = visit.locator("[class*=st-key-claim-]")
+    expect(cards).to_have_count(42)
+    visit.get_by_test_id("stSidebar").get_by_role("button", name="open", exact=True).click()
+    expect(cards).to_have_count(2)
+    assert "verdict=open" in visit.url
+    cards.first.get_by_role("link", name="More on page Capacity").click()
+    expect(visit.get_by_role("heading", name="Capacity", exact=True, level=1)).to_be_visible(timeout=30_000)
+
+
+def test_capacity_follows_its_controls(visit: Page) -> None:
+    """In 16 bits the headline changes, and the address says what it is about."""
+    go(visit, "Capacity")
+    said = visit.get_by_text("Eager attention holds")
+    before = said.inner_text()
+    visit.get_by_test_id("stMain").get_by_role("radio", name="bf16", exact=True).click()
+    expect(said).not_to_have_text(before)
+    settle(visit)
+    assert "cap_dtype=bf16" in visit.url
+    assert visit.locator(".js-plotly-plot").count() == 1

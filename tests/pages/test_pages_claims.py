@@ -42,7 +42,7 @@ def test_every_claim_has_its_card(committed: Path) -> None:
     said = texts(app)
     assert numbers(said) == list(range(1, 43))
     runs = [store.load_run(committed / "samples" / f"{name}.jsonl") for name in sorted(GPU_RUNS)]
-    hand = at_hand(store.frame(runs), device_of(runs[0].header.environment))
+    hand = at_hand(store.frame(runs), device_of(runs[0].header.environment), seed=1)
     shown = [found.value for found in app.markdown]
     for claim in claims():
         assert f"**{widgets.plain(claim.claim)}**" in shown
@@ -97,8 +97,8 @@ def test_nonsense_in_the_address_shows_everything(committed: Path) -> None:
 
 def test_another_seed_changes_what_is_computed(committed: Path) -> None:
     """And only that."""
-    before, after = (texts(draw("claims", section="4.3.1", seed=seed)) for seed in ("0", "7"))
-    assert "seed 0" in before
+    before, after = (texts(draw("claims", section="4.3.1", seed=seed)) for seed in ("1", "7"))
+    assert "seed 1" in before
     assert "seed 7" in after
     assert before != after
 
