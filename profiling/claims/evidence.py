@@ -21,12 +21,13 @@ KINDS: dict[str, str] = {
     "computed": "worked out here on a small random input",
 }
 # What plays the part of flash: ours, else PyTorch's, else the algorithm without fusion (all that a CPU has).
-FUSED: tuple[str, ...] = ("flash", "sdpa_flash", "tiled")
+FUSED: tuple[str, ...] = ("flash", "flash_portable", "sdpa_flash", "tiled")
 # Of the comparison table: what evidence reads, beside what a slice is made of.
 _COLUMNS = [
     *("backend", "variant", "name", "status", "reason", "seq_len_q", "seq_len_k", "tile_m", "tile_n"),
     *("block_m", "block_n", "kernel", "clock", "latency_p50_ms", "peak_mem_bytes", "retained_mem_bytes"),
     *("rel_error", "eager_rel_error", "dram_write_bytes", "dram_bytes", "l2_bytes"),
+    "est_tile_bytes",
 ]
 _SHARED = ["run_id", "direction", "dtype", "batch", "heads", "kv_heads", "head_dim", "head_dim_v", "causal"]
 
@@ -109,8 +110,15 @@ class Curves(NamedTuple):
     """Values by backend and N of one slice of one run; `label` says which, `case` makes its cases."""
 
     label: str
+    run_id: str
     case: Case
     by_backend: ByBackend
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What another curve must have in common with these beyond its pass: columns and their values."""
+        names = ("dtype", "batch", "heads", "kv_heads", "head_dim", "causal")
+        return {"run_id": self.run_id} | {name: getattr(self.case, name) for name in names}
 
     @property
     def shared(self) -> list[int]:
@@ -216,7 +224,8 @@ def _curves(shared: dict[str, Any], by_backend: ByBackend, where: str) -> Curves
     mask = " causal" if case.causal else ""
     clock = f", {shared['clock']} clock" if shared["clock"] else ""
     shape = f"{case.direction} {case.dtype} B{case.batch} H{case.heads} d{case.head_dim}{mask}"
-    return Curves(f"run {shared['run_id']} on {where}: {shape}{clock}", case, by_backend)
+    run_id = shared["run_id"]
+    return Curves(f"run {run_id} on {where}: {shape}{clock}", run_id, case, by_backend)
 
 
 def tensor_bytes(case: Case, seq_len: int) -> int:

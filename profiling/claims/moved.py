@@ -93,7 +93,8 @@ def counted_growth(hand: AtHand) -> Evidence:
     both = curves(hand, ("naive", fused), "dram_bytes", direction="fwd")
     n = both.shared
     counted = {name: {k: both.by_backend[name][k] for k in n} for name in ("naive", fused)}
-    tile = {k: float(traffic(both.at(fused, k), hand.device).tile_bytes) for k in n}
+    asked = curves(hand, (fused,), "est_tile_bytes", direction="fwd", **both.shape).by_backend[fused]
+    tile = {k: asked[k] for k in n}
     slopes = {name: _exponent(points) for name, points in counted.items()}
     tiled = _exponent(tile)
     last = n[-1]
@@ -168,11 +169,11 @@ def counted_l2(hand: AtHand) -> Evidence:
     found = curves(hand, (fused,), "l2_bytes", direction="fwd")
     n = found.shared[-1]
     counted = found.by_backend[fused][n]
-    model = traffic(found.at(fused, n), hand.device).tile_bytes
+    model = curves(hand, (fused,), "est_tile_bytes", direction="fwd", **found.shape).by_backend[fused][n]
     return Evidence(
         "measured",
         f"At N = {units.count_text(n)} counters saw {units.traffic_text(counted)} pass through L2 for "
-        f"{fused}; 2Nd + 2N²d/Br with Br = 128 says {units.traffic_text(model)}.",
+        f"{fused}; 2Nd + 2N²d/Br with its Br says {units.traffic_text(model)}.",
         found.label,
         (
             _traffic("counted", counted),
@@ -217,8 +218,9 @@ def gradients_written(hand: AtHand) -> Evidence:
     return Evidence(
         "measured",
         f"At N = {units.count_text(n)} counters saw the backward of {fused} write "
-        f"{units.number_text(written)} tensors of N·d. dQ, dK and dV once each are 3; dQ and dK added to "
-        f"once per tile, with tiles of 128, would be some {units.count_text(2 * tiles)}.",
+        f"{units.number_text(written)} tensors of N·d. dQ, dK and dV once each are 3, an fp32 "
+        f"sum of dQ is 2 more; dQ and dK added to once per tile of 128 would be some "
+        f"{units.count_text(2 * tiles)}.",
         found.label,
         (
             Fact("tensors of N·d written", written, units.number_text(written)),
@@ -231,8 +233,7 @@ def backward_over_forward(hand: AtHand) -> Evidence:
     """DRAM bytes of the backward over the forward's, counted, and each tensor once."""
     fused = _fused(hand, "dram_bytes")
     forward = curves(hand, (fused,), "dram_bytes", direction="fwd")
-    fixed = {name: getattr(forward.case, name) for name in ("batch", "heads", "head_dim", "causal", "dtype")}
-    backward = curves(hand, (fused,), "dram_bytes", direction="bwd", **fixed)
+    backward = curves(hand, (fused,), "dram_bytes", direction="bwd", **forward.shape)
     both = sorted(set(forward.shared) & set(backward.shared))
     ratios = {n: backward.by_backend[fused][n] / forward.by_backend[fused][n] for n in both}
     if not ratios:

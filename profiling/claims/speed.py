@@ -140,8 +140,7 @@ def training_speed(hand: AtHand) -> Evidence:
 def _both_ways(hand: AtHand, names: tuple[str, ...]) -> tuple[Curves, Curves]:
     """Latency curves of the forward and of the backward at the same shape."""
     backward = curves(hand, names, LATENCY, direction="bwd")
-    fixed = {n: getattr(backward.case, n) for n in ("batch", "heads", "head_dim", "causal", "dtype")}
-    forward = curves(hand, names, LATENCY, least=1, direction="fwd", **fixed)
+    forward = curves(hand, names, LATENCY, least=1, direction="fwd", **backward.shape)
     if not set(forward.shared) & set(backward.shared):
         raise LackingError("a forward and a backward at one N")
     return forward, backward
@@ -264,8 +263,7 @@ def causal_speed(hand: AtHand) -> Evidence:
     rows = hand.plain
     name = _fused(rows[rows["causal"]])
     masked = curves(hand, (name,), LATENCY, direction="fwd", causal=True)
-    fixed = {n: getattr(masked.case, n) for n in ("batch", "heads", "head_dim", "dtype")}
-    full = curves(hand, (name,), LATENCY, direction="fwd", causal=False, **fixed)
+    full = curves(hand, (name,), LATENCY, direction="fwd", **masked.shape | {"causal": False})
     both = sorted(set(masked.shared) & set(full.shared))
     if not both:
         raise LackingError("a forward with and without a causal mask")

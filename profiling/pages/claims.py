@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Sequence
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from profiling import store
 from profiling.case import InputError
@@ -15,7 +16,7 @@ from profiling.claims.evidence import AtHand, Evidence, at_hand
 from profiling.devices import device_of
 from profiling.figures import claims as figures
 from profiling.pages import claims_model as model
-from profiling.pages import filters, registry, state, widgets
+from profiling.pages import filters, pictures, registry, state, widgets
 from profiling.records import Run
 
 QUESTION = "Which sentences of the chapter hold, and what do runs, models and a small experiment say of them?"
@@ -48,11 +49,14 @@ def render() -> None:
     if not stamps:
         st.info("No run is at hand: what is measured is lacking below, and each card says how to measure it.")
     st.markdown(model.kinds_text())
+    places = [_card(claim) for claim in shown]  # all words first: evidence takes a moment when first made
     rows = []
-    for claim in shown:
-        found = [(name, _evidence(name, stamps, seed.value)) for name in claim.evidence]
-        _card(claim, [each for _, each in found])
-        rows += [(claim, name, each) for name, each in found]
+    for claim, place in zip(shown, places, strict=True):
+        with place:
+            for name in claim.evidence:
+                found = _evidence(name, stamps, seed.value)
+                _show(found, f"claim-{claim.number}-{name}")
+                rows.append((claim, name, found))
     widgets.table(model.table(rows), name="claims", run_id="chapter")
 
 
@@ -96,31 +100,33 @@ def _evidence(name: str, stamps: tuple[state.Stamp, ...], seed: int) -> Evidence
     return chapter.one(name, _hand(stamps, seed))
 
 
-def _card(claim: Claim, found: Sequence[Evidence | Missing]) -> None:
-    """One claim: its words and what is right on the left, the evidence on the right."""
+def _card(claim: Claim) -> DeltaGenerator:
+    """One claim: its words and what is right on the left; returns the place for the evidence on the right."""
     with st.container(border=True, key=f"claim-{claim.number}"):
         left, right = st.columns([2, 3], gap="medium")
-        with left:
-            st.markdown(model.heading(claim))
-            st.markdown(f"**{widgets.plain(claim.claim)}**")
-            st.markdown(widgets.plain(claim.correct))
-            paths = {entry.path: entry.title for entry in registry.ENTRIES}
-            path = next((path for path in claim.pages if path in paths), None)
-            if path is not None:
-                st.page_link(widgets.page(path), label=f"More on page {paths[path]}")
-        with right:
-            for number, each in enumerate(found):
-                if isinstance(each, Missing):
-                    st.markdown(
-                        f":grey-badge[not at hand] Lacking: {widgets.plain(each.lacks)}. Measure it with"
-                    )
-                    st.code(each.command, language="bash", wrap_lines=True)
-                    continue
-                st.markdown(model.evidence_text(each))
-                if each.lines:
-                    st.plotly_chart(
-                        figures.figure(model.chart(each)),
-                        key=f"chart-claim-{claim.number}-{number}",
-                        alt=f"{each.title} along N, for claim {claim.number}",
-                        config={"displayModeBar": False},
-                    )
+    with left:
+        st.markdown(model.heading(claim))
+        st.markdown(f"**{widgets.plain(claim.claim)}**")
+        st.markdown(widgets.plain(claim.correct))
+        paths = {entry.path: entry.title for entry in registry.ENTRIES}
+        path = next((path for path in claim.pages if path in paths), None)
+        if path is not None:
+            st.page_link(widgets.page(path), label=f"More on page {paths[path]}")
+    return right
+
+
+def _show(found: Evidence | Missing, key: str) -> None:
+    """One evidence with its chart, or how to measure it."""
+    if isinstance(found, Missing):
+        st.markdown(f":grey-badge[not at hand] {widgets.plain(found.lacks)}. Measure it with")
+        st.code(found.command, language="bash", wrap_lines=True)
+        return
+    st.markdown(model.evidence_text(found))
+    if found.lines:
+        st.plotly_chart(
+            figures.figure(model.chart(found)),
+            key=f"chart-{key}",
+            alt=f"{found.title} along N",
+            config={"displayModeBar": False},
+        )
+        pictures.buttons(f"chart-{key}", key)

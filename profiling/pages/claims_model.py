@@ -92,6 +92,11 @@ def table(rows: Sequence[tuple[Claim, str, Evidence | Missing]]) -> pd.DataFrame
             shared | {"kind": found.kind, "number": fact.label, "value": fact.value, "shown": fact.text}
             for fact in found.facts
         ]
+        out += [
+            shared | {"kind": found.kind, "number": f"{line.name} at N = {n}", "value": value, "shown": ""}
+            for line in found.lines
+            for n, value in sorted(line.points.items())
+        ]
     return pd.DataFrame(out).astype({"value": "float64"}) if out else pd.DataFrame()
 
 

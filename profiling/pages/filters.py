@@ -7,7 +7,7 @@ view. Streamlit keeps a bound value in the session too: it is still there on the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -141,7 +141,7 @@ def choose_any(key: str, label: str, values: Sequence[Any], *, hint: str = "none
 
 
 def positive(key: str, label: str, default: float | None, *, most: float = 1e6, hint: str = "") -> Choice:
-    """A number above 0 where the page stands, at most `most`, bound to the URL; empty is None if it may be."""
+    """A number above 0, at most `most`, where the page stands, bound to the URL; None is an empty one."""
     value = st.number_input(
         label,
         min_value=0.0,
@@ -155,7 +155,9 @@ def positive(key: str, label: str, default: float | None, *, most: float = 1e6, 
     return Choice(key, label, value or default, default)
 
 
-def whole(key: str, label: str, default: int, most: int, *, width: int | str = "stretch") -> Choice:
+def whole(
+    key: str, label: str, default: int, most: int, *, width: int | Literal["stretch"] = "stretch"
+) -> Choice:
     """A whole number from 1 to `most` where the page stands, bound to the URL."""
     default = min(max(1, default), most)
     value = st.number_input(
