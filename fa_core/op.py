@@ -323,8 +323,9 @@ def _plan_launch(p: Problem, kernels: str) -> PlannedForward | None:
     elif launch.decoding(p) or out.numel() == 0:
         return None
     else:
-        names |= {"row_max": statistics[0], "log_sum": statistics[1]}
-        (step,) = launch.forward_launches(p, out, statistics[0], statistics[1], p.tile("forward"))
+        row_max, log_sum = statistics.unbind()
+        names |= {"row_max": row_max, "log_sum": log_sum}
+        (step,) = launch.forward_launches(p, out, row_max, log_sum, p.tile("forward"))
     with launch.device_guard(p.q):
         compiled = step.compile()
     if p.q.is_meta:
