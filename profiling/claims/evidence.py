@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from profiling.analysis.curves import Slice, backend_names, untiled
@@ -226,6 +227,15 @@ def _curves(shared: dict[str, Any], by_backend: ByBackend, where: str) -> Curves
     shape = f"{case.direction} {case.dtype} B{case.batch} H{case.heads} d{case.head_dim}{mask}"
     run_id = shared["run_id"]
     return Curves(f"run {run_id} on {where}: {shape}{clock}", run_id, case, by_backend)
+
+
+def exponent(points: Mapping[int, float]) -> float:
+    """The slope of a curve along N in log-log, by least squares over two or more N.
+
+    `analysis.scaling` has its interval, too, but brings scipy, for which the first reader of the page waits.
+    """
+    n, values = np.log(list(points)), np.log(list(points.values()))
+    return float(np.polyfit(n, values, 1)[0])
 
 
 def tensor_bytes(case: Case, seq_len: int) -> int:

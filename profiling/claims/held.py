@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from profiling import units
-from profiling.analysis.scaling import fit
 from profiling.case import DTYPE_BYTES
 from profiling.claims.evidence import (
     AtHand,
@@ -17,6 +12,7 @@ from profiling.claims.evidence import (
     Line,
     Maker,
     curves,
+    exponent,
     fused_of,
     tensor_bytes,
 )
@@ -94,12 +90,9 @@ def growth(hand: AtHand) -> Evidence:
     fused = _fused(hand, "peak_mem_bytes", direction="fwd")
     found = curves(hand, ("naive", fused), "peak_mem_bytes", direction="fwd")
     last = [n for n in found.shared if n >= found.shared[-1] / 8]
-    slopes = {}
-    for name in ("naive", fused):
-        law = fit(_floats(last), _floats([found.by_backend[name][n] for n in last]))
-        if law is None:
-            raise LackingError("peak memory at two lengths")
-        slopes[name] = law[0]
+    if len(last) < 2:
+        raise LackingError("peak memory at two lengths within three octaves")
+    slopes = {name: exponent({n: found.by_backend[name][n] for n in last}) for name in ("naive", fused)}
     return Evidence(
         "measured",
         f"Over N = {units.count_text(last[0])} to {units.count_text(last[-1])} the peak above the inputs "
@@ -111,10 +104,6 @@ def growth(hand: AtHand) -> Evidence:
         "bytes",
         "Peak above the inputs",
     )
-
-
-def _floats(values: Sequence[float]) -> np.ndarray:
-    return np.array(values, dtype=float)
 
 
 def width_counts(hand: AtHand) -> Evidence:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from profiling import units
-from profiling.analysis.scaling import fit
 from profiling.case import Case
 from profiling.claims.evidence import (
     AtHand,
@@ -16,6 +13,7 @@ from profiling.claims.evidence import (
     Line,
     Maker,
     curves,
+    exponent,
     fused_of,
     tensor_bytes,
 )
@@ -60,12 +58,6 @@ def _fused(hand: AtHand, column: str) -> str:
     return fused_of(rows[rows[column].notna()])
 
 
-def _exponent(points: dict[int, float]) -> float:
-    """The slope along N in log-log."""
-    law = fit(np.array(list(points), dtype=float), np.array(list(points.values())))
-    return float("nan") if law is None else law[0]
-
-
 def four_series(hand: AtHand) -> Evidence:
     """The chapter's shape by the four models: what each would call its traffic."""
     device = _gpu(hand)
@@ -95,8 +87,8 @@ def counted_growth(hand: AtHand) -> Evidence:
     counted = {name: {k: both.by_backend[name][k] for k in n} for name in ("naive", fused)}
     asked = curves(hand, (fused,), "est_tile_bytes", direction="fwd", **both.shape).by_backend[fused]
     tile = {k: asked[k] for k in n}
-    slopes = {name: _exponent(points) for name, points in counted.items()}
-    tiled = _exponent(tile)
+    slopes = {name: exponent(points) for name, points in counted.items()}
+    tiled = exponent(tile)
     last = n[-1]
     return Evidence(
         "measured",

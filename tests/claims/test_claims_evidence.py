@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 
-import numpy as np
 import pytest
 
 from profiling.claims import algorithm, held, moved, onchip, speed
@@ -71,7 +70,9 @@ def test_counted_bytes_are_the_raw_rows(runs: list[Run], hand: AtHand) -> None:
     lengths = sorted(n for backend, n in raw if backend == "naive" and ("flash", n) in raw)
     facts = values(found)
     for name in ("naive", "flash"):
-        slope = np.polyfit(np.log(lengths), np.log([raw[name, n] for n in lengths]), 1)[0]
+        slope = statistics.linear_regression(
+            [math.log(n) for n in lengths], [math.log(raw[name, n]) for n in lengths]
+        ).slope
         assert facts[f"exponent, {name}"] == pytest.approx(slope)
     last = lengths[-1]
     ratio = next(value for label, value in facts.items() if label.startswith("naive / flash"))

@@ -10,6 +10,7 @@ import pytest
 from drawing import draw, figures, texts, values_of
 
 from profiling import store
+from profiling.claims import chapter
 from profiling.claims.chapter import VERDICTS, claims, one
 from profiling.claims.evidence import Evidence, at_hand
 from profiling.devices import device_of
@@ -141,3 +142,28 @@ def test_each_claim_links_to_a_page_that_exists() -> None:
     paths = {entry.path for entry in registry.ENTRIES}
     for claim in claims():
         assert paths & set(claim.pages), claim.number
+
+
+def test_evidence_is_made_once(committed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look at the same runs computes nothing; another seed computes anew."""
+    first = texts(draw("claims", seed="3"))
+
+    def refuse(name: str, hand: object) -> Evidence:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(chapter, "one", refuse)
+    assert texts(draw("claims", seed="3")) == first
+    with pytest.raises(AssertionError):
+        draw("claims", seed="4")
+
+
+def test_the_table_has_every_number_of_the_cards(committed: Path) -> None:
+    """Facts and points of curves, each with its claim; what is lacking has a row, too."""
+    app = draw("claims", section="4.1")
+    (table,) = (frame.value for frame in app.dataframe)
+    (chart,) = figures(app)
+    drawn = {value for trace in chart["data"] for value in values_of(trace["y"])}
+    assert drawn <= set(table["value"])
+    assert set(table["claim"]) == {5, 6}
+    lacking = draw("claims", section="4.5").dataframe[0].value
+    assert set(lacking.loc[lacking["kind"] == "lacking", "evidence"]) == {"alibi_cost"}
