@@ -16,7 +16,7 @@ import typer
 from profiling.at_hand import DataOption, data_dir, load_all, load_one, reject, run_file
 from profiling.comparing import compare
 from profiling.evidence import numerics, tiles
-from profiling.experiments import trace
+from profiling.experiments import safeguards, trace
 from profiling.importing import import_
 from profiling.reporting import report
 
@@ -202,6 +202,7 @@ app.command("compare")(compare)
 app.command("tiles")(tiles)
 app.command("numerics")(numerics)
 app.command("trace")(trace)
+app.command("safeguards")(safeguards)
 app.command("report")(report)
 
 

@@ -27,6 +27,8 @@ def computed(words: Sequence[str]) -> Any:
         InputError: the process failed, or took too long; with what it said last.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    # Small tensors: more threads would only wait for one another, and for a measurement on the same CPU.
+    environment["OMP_NUM_THREADS"] = "1"
     try:
         done = subprocess.run(
             command(words),
@@ -43,6 +45,8 @@ def computed(words: Sequence[str]) -> Any:
     except OSError as error:
         raise InputError(f"the computation could not be started: {error.strerror}") from None
     if done.returncode:
-        said = done.stderr.strip().splitlines()
+        lines = done.stderr.strip().splitlines()
+        # Compilers have words of their own at the end; what the command itself says comes first.
+        said = [line for line in lines if line.startswith("flashscope: ")] or lines
         raise InputError(f"the computation failed: {said[-1] if said else f'status {done.returncode}'}")
     return json.loads(done.stdout)

@@ -35,6 +35,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Compare", "compare", "Compare", ":material/compare_arrows:", "compare"),
     Entry("Compare", "what-if", "What-if", ":material/psychology_alt:", "whatif"),
     Entry("Lab", "algorithm", "Algorithm", ":material/animation:", "algorithm"),
+    Entry("Lab", "numerics-lab", "Numerics lab", ":material/experiment:", "numerics_lab"),
     Entry("Lab", "claims", "Claims", ":material/fact_check:", "claims"),
     Entry("Lab", "capacity", "Capacity", ":material/stacked_bar_chart:", "capacity"),
     Entry("Data", "run", "Run", ":material/play_circle:", "run"),

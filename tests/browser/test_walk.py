@@ -35,6 +35,7 @@ PAGES = (
     "Compare",
     "What-if",
     "Algorithm",
+    "Numerics lab",
     "Claims",
     "Capacity",
     "Run",
