@@ -69,11 +69,12 @@ def run_list(infos: Sequence[RunInfo]) -> str:
                 info.run_id,
                 info.device_name,
                 info.created_at,
-                "" if info.problem else state,
+                "" if info.problem else state + ", archived" * info.archived,
                 info.problem or cases,
+                info.label,
             )
         )
-    return table(("run", "device", "made", "state", "rows"), rows)
+    return table(("run", "device", "made", "state", "rows", "label"), rows)
 
 
 def summary_text(result: Result) -> str:

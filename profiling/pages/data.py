@@ -11,7 +11,7 @@ import streamlit as st
 from profiling import export, importers, store, units
 from profiling.case import InputError
 from profiling.figures.series import status_word
-from profiling.pages import jobs, state, widgets
+from profiling.pages import jobs, manage, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import COLUMNS, STATUSES
 
@@ -23,8 +23,10 @@ def render() -> None:
     folder = state.data_dir()
     if not widgets.folder_exists(folder):
         return
-    infos = state.runs()
+    infos = state.runs(archived=True)
     _list(infos)
+    if infos:
+        manage.render(infos)
     _upload(folder, {info.run_id for info in infos})
     readable = [info for info in infos if not info.problem]
     if readable:
@@ -45,7 +47,7 @@ def _list(infos: list[store.RunInfo]) -> None:
                 {
                     "run": info.path.stem,
                     "device": info.device_name,
-                    "state": "unreadable" if info.problem else jobs.progress(info).state,
+                    "state": _state(info),
                     "planned": info.planned_cases,
                     "cases": info.n_cases,
                     **{status_word(status): info.n_by_status.get(status, 0) for status in seen},
@@ -64,6 +66,11 @@ def _list(infos: list[store.RunInfo]) -> None:
     for info in infos:
         if info.problem:
             st.error(widgets.plain(info.problem))
+
+
+def _state(info: store.RunInfo) -> str:
+    state = "unreadable" if info.problem else jobs.progress(info).state
+    return state + ", archived" * info.archived
 
 
 def _upload(folder: Path, known: set[str]) -> None:

@@ -1,11 +1,14 @@
-"""Runs started from the page: a detached process each. Their state is in the run file alone.
+"""Runs started from the page: a detached process each. Their state is in files alone.
 
 Nothing here measures or imports torch; the process is `python -m profiling run ...` and outlives the
-browser tab as well as the app.
+browser tab as well as the app. A run's file says how far it is. Until there is one, or while a run that is
+gone on with waits for its device, `<run>.job.json` beside it says which process that will be.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
@@ -18,6 +21,7 @@ from typing import NamedTuple
 
 from profiling import store
 from profiling.case import InputError, Sweep, load_sweep
+from profiling.sweep_text import sweep_toml
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_TAIL_BYTES = 8192
@@ -32,8 +36,18 @@ class Preset(NamedTuple):
     problem: str = ""
 
 
+class Job(NamedTuple):
+    """A process that was started for a run; `resumed` if the run was there before. `at` is in UTC."""
+
+    run_id: str
+    pid: int
+    device: str
+    at: str
+    resumed: bool = False
+
+
 class Progress(NamedTuple):
-    """How far a run is; None where a time is unknown.
+    """How far a run is.
 
     `state`: running, finished, interrupted, out of time (its budget's end) or killed.
     """
@@ -41,8 +55,6 @@ class Progress(NamedTuple):
     state: str
     done: int
     planned: int | None
-    elapsed_s: float | None
-    left_s: float | None
 
     @property
     def share(self) -> float:
@@ -84,10 +96,15 @@ def new_run_id(name: str) -> str:
     return f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def command(sweep: Path, device: str, folder: Path, run_id: str) -> list[str]:
+def command(sweep: Path, device: str, folder: Path, run_id: str, label: str = "") -> list[str]:
     """The command that measures a sweep, as the page runs it."""
     line = [sys.executable, "-m", "profiling", "run", str(sweep), "--device", device]
-    return [*line, "--out", str(folder), "--run-id", run_id]
+    return [*line, "--out", str(folder), "--run-id", run_id, *(["--label", label] if label else [])]
+
+
+def resume_command(run: Path, device: str) -> list[str]:
+    """The command that goes on with a run, as the page runs it."""
+    return [sys.executable, "-m", "profiling", "run", "--resume", str(run), "--device", device]
 
 
 def log_path(folder: Path, run_id: str) -> Path:
@@ -95,21 +112,61 @@ def log_path(folder: Path, run_id: str) -> Path:
     return store.run_path(folder, run_id).with_suffix(".log")
 
 
-def start(sweep: Path, device: str, folder: Path, run_id: str) -> int:
+def job_path(folder: Path, run_id: str) -> Path:
+    """Where it stands which process was started for a run."""
+    return store.run_path(folder, run_id).with_suffix(".job.json")
+
+
+def start(sweep: Path, device: str, folder: Path, run_id: str, label: str = "") -> int:
     """Start a run as a process of its own session; returns its pid.
 
     Raises:
         InputError: the folder cannot be written to, or the run exists already.
     """
-    if store.run_path(folder, run_id).exists():
+    if store.run_path(folder, run_id).exists() or job_path(folder, run_id).exists():
         raise InputError(f"run {run_id} exists already: choose another id")
+    return _launch(command(sweep, device, folder, run_id, label), device, folder, run_id, resumed=False)
+
+
+def start_text(sweep: Sweep, device: str, folder: Path, run_id: str, label: str = "") -> int:
+    """As `start`, for a sweep that is no file yet: it is kept as one beside the run.
+
+    Raises:
+        InputError: as `start`.
+    """
+    path = store.run_path(folder, run_id).with_suffix(".toml")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as out:
+            out.write(sweep_toml(sweep))
+    except FileExistsError:
+        raise InputError(f"run {run_id} exists already: choose another id") from None
+    except OSError as error:
+        raise InputError(f"{folder}: a sweep cannot be written there: {error.strerror}") from None
+    return start(path, device, folder, run_id, label)
+
+
+def resume(info: store.RunInfo, device: str) -> int:
+    """Go on with a run that has ended early, as a process of its own; returns its pid.
+
+    Raises:
+        InputError: a process for it is there already, it is written to, or the folder cannot be written to.
+    """
+    store.check_free(info.path)
+    folder = info.path.parent
+    if any(job.run_id == info.path.stem for job in living(folder)):
+        raise InputError(f"{info.path.name}: somebody has gone on with it already")
+    return _launch(resume_command(info.path, device), device, folder, info.path.stem, resumed=True)
+
+
+def _launch(line: list[str], device: str, folder: Path, run_id: str, *, resumed: bool) -> int:
     # The interpreter is for tests: a run measured under it would be worthless.
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with log_path(folder, run_id).open("wb") as log:
+        with log_path(folder, run_id).open("ab" if resumed else "wb") as log:
             process = subprocess.Popen(
-                command(sweep, device, folder, run_id),
+                line,
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -117,9 +174,43 @@ def start(sweep: Path, device: str, folder: Path, run_id: str) -> int:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        job = Job(run_id, process.pid, device, store.now(), resumed)
+        job_path(folder, run_id).write_text(json.dumps(job._asdict()), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{folder}: a run cannot be written there: {error.strerror}") from None
     return process.pid
+
+
+def living(folder: Path) -> list[Job]:
+    """The processes that were started from the page for runs of this folder and live, oldest first."""
+    found = []
+    for path in folder.glob("*.job.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+            job = Job(**json.loads(path.read_text(encoding="utf-8")))
+            if path == job_path(folder, job.run_id) and is_ours(job.pid, job.run_id):
+                found.append(job)
+    return sorted(found, key=lambda job: job.at)
+
+
+def waits(folder: Path, run_id: str) -> bool:
+    """Whether the last thing a run printed is that it waits for its device (see `measure.lock`)."""
+    return "waiting for it to end" in log_tail(folder, run_id).rpartition("\n")[2]
+
+
+def refusal(folder: Path, run_id: str) -> str:
+    """Why the last process of a run would not measure, in its own words; empty if it did, or says nothing."""
+    last = log_tail(folder, run_id).rpartition("\n")[2]
+    return last.removeprefix("flashscope: ") if last.startswith("flashscope: ") else ""
+
+
+def forget(folder: Path, run_id: str) -> None:
+    """Take away what a start that never came to a run file has left."""
+    if not store.run_path(folder, run_id).exists():
+        for path in (job_path(folder, run_id), log_path(folder, run_id)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            store.run_path(folder, run_id).with_suffix(".toml").unlink()
 
 
 def command_line(pid: int) -> str:
@@ -144,6 +235,8 @@ def is_ours(pid: int | None, run_id: str) -> bool:
     if not _RUN_COMMAND.search(line):
         return False
     named = re.search(r"--run-id[= ](\S+)", line)
+    if "--resume" in line:
+        return bool(re.search(rf"[\s/=]{re.escape(run_id)}\.jsonl(\s|$)", line))
     return named is None or named[1] == run_id
 
 
@@ -158,20 +251,11 @@ def cancel(pid: int | None, run_id: str) -> bool:
     return True
 
 
-def progress(info: store.RunInfo, now: datetime | None = None) -> Progress:
+def progress(info: store.RunInfo) -> Progress:
     """How far a run of the list is, from its file alone (and whether its process still lives)."""
     ended = "out of time" if info.end_status == "budget" else info.end_status
     state = ended or ("running" if is_ours(info.pid, info.run_id) else "killed")
-    elapsed = left = None
-    if state == "running":
-        try:
-            began = datetime.fromisoformat(info.created_at.replace("Z", "+00:00"))
-            elapsed = max(0.0, ((now or datetime.now(UTC)) - began).total_seconds())
-        except (ValueError, TypeError):
-            elapsed = None
-        if elapsed is not None and info.n_cases and info.planned_cases:
-            left = elapsed / info.n_cases * max(0, info.planned_cases - info.n_cases)
-    return Progress(state, info.n_cases, info.planned_cases, elapsed, left)
+    return Progress(state, info.n_cases, info.planned_cases)
 
 
 def log_tail(folder: Path, run_id: str) -> str:

@@ -71,11 +71,16 @@ def data_dir() -> Path:
     return Path(asked).expanduser().resolve() if asked else DATA_DIR
 
 
-def runs() -> list[store.RunInfo]:
-    """The run files of the data folder, read again only when one of them changed."""
+def runs(*, archived: bool = False) -> list[store.RunInfo]:
+    """The run files of the data folder, read again only when one of them, or a note on one, changed.
+
+    What is archived is left out unless it is asked for.
+    """
     folder = data_dir()
     paths = [p for name in store.RUN_FOLDERS for p in (folder / name).glob("*.jsonl")]
-    return _runs(folder, tuple(sorted(s for s in map(stamp, paths) if s is not None)))
+    paths += store.note_paths(folder)
+    found = _runs(folder, tuple(sorted(s for s in map(stamp, paths) if s is not None)))
+    return [info for info in found if archived or not info.archived]
 
 
 @st.cache_data(max_entries=4, show_spinner=False)

@@ -139,7 +139,9 @@ def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
         by_name.setdefault(info.path.stem, info)
     asked = st.query_params.get(key)
     if asked is not None and asked not in by_name:
-        st.warning(f"The link asks for run {plain(asked)}, which is not here; this is another run.")
+        archived = any(info.path.stem == asked for info in state.runs(archived=True))
+        where = "is archived (page Data brings it back)" if archived else "is not here"
+        st.warning(f"The link asks for run {plain(asked)}, which {where}; this is another run.")
     if st.session_state.get(key) not in by_name:
         st.session_state.pop(key, None)
     names = list(by_name)
@@ -157,7 +159,9 @@ def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
             help="Runs of the data folder by file name, newest first",
         )
         info = by_name[chosen or names[default]]
-        st.text(f"{info.device_name} · {info.created_at[:10]} · {units.count_text(info.n_cases)} cases")
+        label = f"{info.label} · " if info.label else ""
+        count = units.count_text(info.n_cases)
+        st.text(f"{label}{info.device_name} · {info.created_at[:10]} · {count} cases")
     return info
 
 
@@ -200,6 +204,7 @@ def context(loaded: state.Loaded, choices: Sequence[filters.Choice]) -> str:
     """The top line: device, dtype, clock, versions, run, cases and flags, as plain text."""
     environment = loaded.run.header.environment
     chosen = filters.values_of(choices)
+    label = [info.label for info in state.runs() if info.path == loaded.stamp.path and info.label]
     flagged = int((loaded.frame["flags"].fillna("") != "").sum())
     versions = [f"torch {environment.torch_version}"] if environment.torch_version else []
     versions += [f"triton {environment.triton_version}"] if environment.triton_version else []
@@ -211,6 +216,7 @@ def context(loaded: state.Loaded, choices: Sequence[filters.Choice]) -> str:
         *([f"{chosen['clock']} clock"] if "clock" in chosen else []),
         *versions,
         f"run {loaded.name} ({', '.join([loaded.run.header.created_at[:10], *commit])})",
+        *label,
         f"{units.count_text(len(loaded.run.measurements))} cases",
         f"{units.count_text(flagged)} of {units.count_text(len(loaded.frame))} rows flagged",
     ]

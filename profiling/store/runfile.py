@@ -32,6 +32,7 @@ from profiling.records import (
 )
 from profiling.store.collector import paused
 from profiling.store.journal import Journal, WriteError
+from profiling.store.notes import Note, read_notes
 
 RUN_FOLDERS = ("samples", "runs")  # below the data folder, in the order they are listed
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -53,6 +54,8 @@ class RunInfo(NamedTuple):
     problem: str = ""
     n_tiled: int = 0  # cases with a requested tile
     n_counted: int = 0  # cases with hardware counters
+    archived: bool = False  # see `store.notes`
+    began_at: str = ""  # when the process that wrote last began to write
 
 
 def now() -> str:
@@ -314,13 +317,19 @@ def _with(measurement: Measurement, addition: Addition) -> Measurement:
 def list_runs(data_dir: Path) -> list[RunInfo]:
     """The run files below `<data_dir>/samples` and `<data_dir>/runs`, each folder's newest first.
 
-    A file that cannot be read is in the list too, with its `problem`.
+    A file that cannot be read is in the list too, with its `problem`; one with a note has that note's label.
     """
+    notes = read_notes(data_dir)
     found = []
     for folder in RUN_FOLDERS:
-        infos = [_info(path) for path in sorted((data_dir / folder).glob("*.jsonl"))]
+        paths = sorted((data_dir / folder).glob("*.jsonl"))
+        infos = [_noted(_info(path), notes.get(path.stem, Note())) for path in paths]
         found += sorted(infos, key=lambda info: info.created_at, reverse=True)
     return found
+
+
+def _noted(info: RunInfo, note: Note) -> RunInfo:
+    return info._replace(label=note.label or info.label, archived=note.archived)
 
 
 def _read(path: Path) -> bytes:
@@ -373,7 +382,7 @@ def _info(path: Path) -> RunInfo:
     tiled: set[str] = set()
     refined: set[str] = set()
     counted: set[str] = set()
-    pid, end_status = header.pid, ""
+    pid, end_status, began_at = header.pid, "", header.created_at
     for line in lines[1:]:
         row = _parse(line) or {}
         kind = row.get("kind")
@@ -389,7 +398,7 @@ def _info(path: Path) -> RunInfo:
                 counted.add(key)
             end_status = ""
         elif kind == "resumed":
-            pid, end_status = row.get("pid"), ""
+            pid, end_status, began_at = row.get("pid"), "", str(row.get("at") or began_at)
         elif kind == "end":
             end_status = str(row.get("status"))
     return RunInfo(
@@ -405,4 +414,5 @@ def _info(path: Path) -> RunInfo:
         end_status=end_status,
         n_tiled=len(tiled),
         n_counted=len(counted),
+        began_at=began_at,
     )

@@ -38,12 +38,13 @@ def test_start_runs_the_chosen_sweep(data: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(jobs, "missing", lambda: "")
     app = draw("run", sweep="quick")
     app.button(key="start").click().run()
-    ((sweep, device, folder, run_id),) = started
+    ((sweep, device, folder, run_id, label),) = started
+    assert label == ""
     assert sweep.name == "quick.toml"
     assert device == jobs.devices()[0]
     assert folder == data / "runs"
     assert run_id.startswith("quick-")
-    assert f"{run_id}: starting" in texts(app)
+    assert f"{run_id}: it ended before its first case" in texts(app)  # nothing was started in truth
 
 
 def test_a_growing_file_is_shown_as_progress(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,3 +178,29 @@ def test_reset_sets_every_filter_back(show: Any) -> None:
     assert not app.exception
     assert app.button(key="reset").disabled
     assert texts(app) == texts(draw("latency"))
+
+
+def test_a_process_that_waits_says_for_whom(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody sees it, whoever started it: the run that has the device, and a button to give up."""
+    monkeypatch.setattr(jobs, "is_ours", lambda pid, run_id: pid == os.getpid())
+    job = jobs.Job("second", os.getpid(), "cpu", "2026-01-01T00:00:00Z")
+    jobs.job_path(begun / "runs", "second").write_text(json.dumps(job._asdict()))
+    (begun / "runs" / "second.log").write_text("Another run ...; waiting for it to end. Ctrl-C gives up.\n")
+    app = draw("run")
+    assert "second waits for cpu: begun has it." in texts(app)
+    assert app.button(key="cancel-second")
+    (begun / "runs" / "second.log").write_text("Starting 3 worker process(es) on cpu ...\n")
+    assert "second: starting; its file is written with the first case." in texts(draw("run"))
+
+
+def test_a_killed_run_is_gone_on_with_by_a_button(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On its own device; a refusal of the last try is told, in the words of the process."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(jobs, "missing", lambda: "")
+    monkeypatch.setattr(jobs, "resume", lambda info, device: asked.append((info.path.name, device)) or 1)
+    (begun / "runs" / "begun.log").write_text("flashscope: x cannot be resumed here <b>\n")
+    app = draw("run")
+    assert app.error[0].value.replace("\\", "") == "x cannot be resumed here <b>"
+    app.button(key="resume-begun").click().run()
+    assert asked == [("begun.jsonl", "cpu")]
+    assert not [button for button in app.button if button.key == "cancel-begun"]

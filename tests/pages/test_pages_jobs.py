@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from synthetic import synthetic_run, write_synthetic
 
 from profiling import store
-from profiling.case import InputError
+from profiling.case import InputError, load_sweep
+from profiling.measure.lock import device_lock, lock_path
 from profiling.pages import jobs
+from profiling.paths import DATA_DIR
 
 
 def info(**changes: object) -> store.RunInfo:
@@ -23,15 +28,15 @@ def info(**changes: object) -> store.RunInfo:
     return base._replace(**changes)
 
 
-NOW = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
-
-
 @pytest.mark.parametrize(
     ("line", "ours"),
     [
         ("python -m profiling run quick.toml --device cpu --run-id r", True),
         ("/venv/bin/python /venv/bin/flashscope run quick.toml --run-id=r", True),
         ("flashscope run quick.toml --out data/runs", True),
+        ("python -m profiling run --resume /my data/runs/r.jsonl --device cpu", True),
+        ("python -m profiling run --resume data/runs/other-r.jsonl", False),
+        ("python -m profiling run --resume data/runs/r2.jsonl --run-id r", False),
         ("python -m profiling run quick.toml --run-id r2", False),
         ("python -m profiling show r", False),
         ("sleep 100 r", False),
@@ -75,16 +80,12 @@ except KeyboardInterrupt:
             assert not jobs.is_ours(process.pid, "r")
 
 
-def test_progress_counts_and_estimates_from_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """3 of 12 cases in 30 s leave 90 s; without a plan there is no estimate."""
+def test_progress_counts_from_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 of 12 cases are a quarter; without a plan there is no share."""
     monkeypatch.setattr(jobs, "is_ours", lambda pid, run_id: True)
-    at = jobs.progress(info(pid=1), NOW)
-    assert (at.state, at.done, at.planned, at.elapsed_s, at.left_s) == ("running", 3, 12, 30.0, 90.0)
-    assert at.share == 0.25
-    at = jobs.progress(info(pid=1, planned_cases=None), NOW)
-    assert (at.left_s, at.share) == (None, 0.0)
-    assert jobs.progress(info(pid=1, n_cases=0), NOW).left_s is None
-    assert jobs.progress(info(pid=1, created_at="nonsense"), NOW).elapsed_s is None
+    at = jobs.progress(info(pid=1))
+    assert (at.state, at.done, at.planned, at.share) == ("running", 3, 12, 0.25)
+    assert jobs.progress(info(pid=1, planned_cases=None)).share == 0.0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_progress_counts_and_estimates_from_the_file(monkeypatch: pytest.MonkeyP
 )
 def test_a_run_without_a_process_is_what_its_file_says(end: str, state: str) -> None:
     """The last line says how a run ended; without one, and without its process, it was killed."""
-    assert jobs.progress(info(end_status=end), NOW).state == state
+    assert jobs.progress(info(end_status=end)).state == state
 
 
 def test_start_runs_the_command_detached_with_its_output_in_a_log(
@@ -153,3 +154,106 @@ def test_devices_end_with_the_cpu() -> None:
     found = jobs.devices()
     assert found[-1] == "cpu"
     assert all(name.startswith("cuda:") for name in found[:-1])
+
+
+# ------------------------------------------------------------------------------------- starts and waits
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs where every process is the run that its job says it is."""
+    monkeypatch.setattr(jobs, "is_ours", lambda pid, run_id: pid == os.getpid())
+    return tmp_path
+
+
+def job(folder: Path, run_id: str, **changes: object) -> jobs.Job:
+    """A job as the page leaves it."""
+    made = jobs.Job(run_id, os.getpid(), "cpu", "2026-01-01T00:00:00Z")._replace(**changes)
+    jobs.job_path(folder, run_id).write_text(json.dumps(made._asdict()))
+    return made
+
+
+def test_everybody_sees_what_was_started_and_lives(folder: Path) -> None:
+    """Jobs are read from the folder, oldest first; dead ones, broken files and names that lie are none."""
+    late, early = job(folder, "late", at="2026-01-02T00:00:00Z"), job(folder, "early")
+    job(folder, "dead", pid=1)
+    job(folder, "x")
+    (folder / "x.job.json").rename(folder / "y.job.json")
+    for name, content in (
+        ("a", b""),
+        ("b", b"[]"),
+        ("c", b'{"pid": 3}'),
+        ("d", b"\xff"),
+        ("e", b"[" * 99_999),
+    ):
+        (folder / f"{name}.job.json").write_bytes(content)
+    assert jobs.living(folder) == [early, late]
+    assert jobs.living(folder / "nowhere") == []
+
+
+def test_an_own_sweep_is_kept_beside_its_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file holds the very sweep; a name that is taken, or no name, starts nothing."""
+    monkeypatch.setattr(jobs, "command", lambda *a: [sys.executable, "-c", "print('flashscope: no')"])
+    sweep = load_sweep(DATA_DIR / "sweeps" / "quick.toml")
+    pid = jobs.start_text(sweep, "cpu", folder, "own-1", "a label")
+    os.waitpid(pid, 0)
+    assert load_sweep(folder / "own-1.toml") == sweep
+    assert json.loads((folder / "own-1.job.json").read_text())["pid"] == pid
+    assert jobs.refusal(folder, "own-1") == "no"
+    with pytest.raises(InputError, match="exists already"):
+        jobs.start_text(sweep, "cpu", folder, "own-1")
+    with pytest.raises(InputError, match="run id"):
+        jobs.start_text(sweep, "cpu", folder, "../own")
+    jobs.forget(folder, "own-1")
+    assert not list(folder.iterdir())
+
+
+def test_two_that_start_at_once_are_two(folder: Path) -> None:
+    """A name whose process has not written yet is taken all the same."""
+    job(folder, "r")
+    with pytest.raises(InputError, match="exists already"):
+        jobs.start(folder / "x.toml", "cpu", folder, "r")
+
+
+def test_a_run_is_gone_on_with_by_one_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log is continued; a second person, or a process that still writes, is refused in a sentence."""
+    path = folder / "r.jsonl"
+    write_synthetic(synthetic_run(run_id="r", seq_lens=(64,)), path)
+    (folder / "r.log").write_text("before\n")
+    line = jobs.resume_command(path, "cpu")
+    assert line[3:] == ["run", "--resume", str(path), "--device", "cpu"]
+    monkeypatch.setattr(jobs, "resume_command", lambda *a: [sys.executable, "-c", "print('after')"])
+    os.waitpid(jobs.resume(info(path=path), "cpu"), 0)
+    assert jobs.log_tail(folder, "r") == "before\nafter"
+    assert json.loads((folder / "r.job.json").read_text())["resumed"] is True
+    job(folder, "r")
+    with pytest.raises(InputError, match="gone on with it already"):
+        jobs.resume(info(path=path), "cpu")
+    jobs.forget(folder, "r")  # which is for starts without a file
+    assert path.exists()
+    with path.open("rb") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process writes to it"):
+            jobs.resume(info(path=path), "cpu")
+
+
+def test_who_waits_says_so_in_its_log(folder: Path) -> None:
+    """The page knows it by the words of the device's lock, until the process says something else."""
+    said: list[str] = []
+    with (
+        FileLock(lock_path("cpu-of-a-test")),
+        contextlib.suppress(LookupError),
+        device_lock("cpu-of-a-test", lambda text: said.append(text) or lets_go()),
+    ):
+        pass
+    log = folder / "r.log"
+    log.write_text(f"Starting 3 worker process(es) on cpu ...\n{said[0]}\n")
+    assert jobs.waits(folder, "r")
+    log.write_text(f"{said[0]}\nMeasuring 3 cases\n")
+    assert not jobs.waits(folder, "r")
+    assert not jobs.waits(folder, "nobody")
+
+
+def lets_go() -> None:
+    """Give the lock up, as Ctrl-C would."""
+    raise LookupError
