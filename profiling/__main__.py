@@ -18,6 +18,7 @@ from profiling.comparing import compare
 from profiling.evidence import numerics, tiles
 from profiling.experiments import safeguards, trace
 from profiling.importing import import_
+from profiling.inspecting import inspect
 from profiling.reporting import report
 
 EXIT_REJECTED = 2
@@ -203,6 +204,7 @@ app.command("tiles")(tiles)
 app.command("numerics")(numerics)
 app.command("trace")(trace)
 app.command("safeguards")(safeguards)
+app.command("inspect")(inspect)
 app.command("report")(report)
 
 
