@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
-from profiling.case import TILED_BACKENDS, Case, Group, InputError, Protocol, Sweep
+from profiling.case import TILED_BACKENDS, Case, Group, InputError, Protocol, Sweep, first_problem
 
 _END = "SWEEP"  # of a here document; no line of `sweep_toml` is this word
 
@@ -23,6 +24,18 @@ def sweep_toml(sweep: Sweep) -> str:
     for group in sweep.group:
         lines += ["", "[[group]]", *_changed(group)]
     return "\n".join(lines) + "\n"
+
+
+def sweep_from(fields: Mapping[str, Any]) -> Sweep:
+    """The sweep that these fields, named as in a file, are.
+
+    Raises:
+        InputError: they are none; where, and what is allowed.
+    """
+    try:
+        return Sweep.model_validate(fields)
+    except ValidationError as error:
+        raise InputError(first_problem(error)) from None
 
 
 def sweep_of(case: Case, protocol: Protocol | None = None, name: str = "point") -> Sweep:

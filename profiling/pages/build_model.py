@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from profiling.case import (
     BACKENDS,
     CLOCKS,
@@ -17,8 +15,8 @@ from profiling.case import (
     VARIANTS,
     InputError,
     Sweep,
-    first_problem,
 )
+from profiling.sweep_text import sweep_from
 
 MOST_VALUES = 64  # on one axis
 MOST_CASES = 20_000
@@ -118,15 +116,15 @@ def sweep(fields: Fields) -> Sweep:
         "min_rounds": min(3, fields.rounds),
     }
     try:
-        return Sweep.model_validate(
+        return sweep_from(
             {
                 "name": fields.name,
                 "protocol": protocol,
                 "group": [group | {"kv_heads": kv_heads, "max_seq_len": limits}],
             }
         )
-    except ValidationError as error:
-        raise InputError(_in_the_forms_words(first_problem(error))) from None
+    except InputError as error:
+        raise InputError(_in_the_forms_words(str(error))) from None
 
 
 def _in_the_forms_words(problem: str) -> str:
