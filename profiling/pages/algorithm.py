@@ -77,9 +77,12 @@ def _walk(words: list[str]) -> None:
     _player()(data=model.player_data(walk), key="walk", height="content")
     with st.expander("How to read it"):
         st.markdown(HOW)
+        with st.container(horizontal=True):
+            st.page_link(widgets.page("traffic"), label="Traffic: the same bytes at full size")
+            st.page_link(widgets.page("numerics-lab"), label="Numerics lab: what each step guards against")
     widgets.table(model.steps_table(walk), name="steps", run_id="walk")
     st.markdown("The same as a file, with every number:")
-    st.code(shlex.join(["flashscope", *words, "--out", "trace.json"]), language="bash", wrap_lines=True)
+    st.code(shlex.join(["flashscope", *words, "--out", "trace.json"]), language=None, wrap_lines=True)
 
 
 @st.cache_data(max_entries=16, show_spinner="Walking through the tiles on this machine's CPU")

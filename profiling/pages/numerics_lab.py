@@ -60,7 +60,7 @@ def render() -> None:
         _sums(found)
         _published(found)
         st.header("The command that does the same")
-        st.code(shlex.join(["flashscope", *words]), language="bash", wrap_lines=True)
+        st.code(shlex.join(["flashscope", *words]), language=None, wrap_lines=True)
     widgets.share(link, filters.texts_of(choices))
 
 
@@ -153,3 +153,6 @@ def _published(found: dict[str, Any]) -> None:
         column_config={c: st.column_config.NumberColumn(format="%.1e") for c in model.RMSE},
         alt="RMSE as published, and as computed here",
     )
+    with st.container(horizontal=True):
+        st.page_link(widgets.page("numerics"), label="Numerics: errors of what was measured")
+        st.page_link(widgets.page("algorithm"), label="Algorithm: each safeguard at work")
