@@ -44,3 +44,12 @@ def test_no_serious_fault(browser: Browser, app_url: str, path: str, theme: str)
     """Contrast, names and roles of everything on the page."""
     default = path == registry.ENTRIES[0].path
     assert faults(browser, app_url if default else f"{app_url}/{path}", theme) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "path", ["latency?run=h200-standard&case=flash+fwd+bf16+B1+H16+N1024+d128", "run?source=my+own"]
+)
+def test_no_serious_fault_in_what_is_opened(browser: Browser, app_url: str, path: str, theme: str) -> None:
+    """A point that is picked, and the form for a sweep of one's own."""
+    assert faults(browser, f"{app_url}/{path}", theme) == []
