@@ -27,15 +27,17 @@ def sweep_toml(sweep: Sweep) -> str:
 
 
 def sweep_from(fields: Mapping[str, Any]) -> Sweep:
-    """The sweep that these fields, named as in a file, are.
+    """The sweep that these fields, named as in a file, are; all of its cases can be made.
 
     Raises:
-        InputError: they are none; where, and what is allowed.
+        InputError: they are none, or a case is none; where, and what is allowed.
     """
     try:
-        return Sweep.model_validate(fields)
+        sweep = Sweep.model_validate(fields)
+        sweep.cases()
     except ValidationError as error:
         raise InputError(first_problem(error)) from None
+    return sweep
 
 
 def sweep_of(case: Case, protocol: Protocol | None = None, name: str = "point") -> Sweep:

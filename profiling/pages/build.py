@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from profiling.case import DIRECTIONS, DTYPE_BYTES, InputError, Sweep
+from profiling.case import DIRECTIONS, DTYPE_BYTES, LARGEST, InputError, Sweep
 from profiling.pages import build_model, filters, widgets
 
 NUMBERS = "numbers with spaces between them; 64..1024 doubles: 64, 128, 256, 512, 1024"
@@ -32,7 +32,7 @@ def form(device: str) -> Sweep | None:
         naive_to = st.number_input(
             "Eager attention up to N",
             min_value=1,
-            max_value=build_model.MOST,
+            max_value=LARGEST,
             value=None,
             key="own_naive_to",
             bind="query-params",

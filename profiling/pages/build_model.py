@@ -12,6 +12,7 @@ from profiling.case import (
     CLOCKS,
     CPU_BACKENDS,
     CPU_CLOCKS,
+    LARGEST,
     VARIANTS,
     InputError,
     Sweep,
@@ -20,7 +21,6 @@ from profiling.sweep_text import sweep_from
 
 MOST_VALUES = 64  # on one axis
 MOST_CASES = 20_000
-MOST = 2**40  # of a number: what is beyond is a slip of the hand
 
 
 class Fields(NamedTuple):
@@ -72,8 +72,8 @@ def numbers(text: str, what: str, least: int = 1) -> tuple[int, ...]:
                 f"{what}: {word[:40]!r} must be a whole number, or two as 64..1024, which doubles"
             )
         first, last = int(match[1]), int(match[2] or match[1])
-        if not least <= first <= last <= MOST or (first == 0 < last):
-            raise InputError(f"{what}: {word} must lie between {least} and {MOST}, the smaller number first")
+        if not least <= first <= last <= LARGEST or (first == 0 < last):
+            raise InputError(f"{what}: {word} must lie between {least} and {LARGEST}, the smaller first")
         while first <= last:
             found[first] = None
             first = 2 * first or last + 1
@@ -130,4 +130,4 @@ def sweep(fields: Fields) -> Sweep:
 def _in_the_forms_words(problem: str) -> str:
     if problem.startswith("name"):
         return "Name: must be small letters, digits, - and _, the first a letter or digit"
-    return problem.removeprefix("group.0: ")
+    return problem.removeprefix("group.0: ").removeprefix("group.0.").removeprefix("the file: ")

@@ -73,6 +73,7 @@ def test_a_form_becomes_its_sweep() -> None:
         ({"name": "../x"}, "Name: must be"),
         ({"name": "Großes"}, "Name: must be"),
         ({"heads": "16", "kv_heads": "3"}, "heads must be a multiple of kv_heads, got 16 and 3"),
+        ({"batch": "1073741824"}, "batch.0: .*less than or equal to"),
         (
             {
                 "seq_len": "1..4096 3 5 7 9 11",
