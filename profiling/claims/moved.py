@@ -68,7 +68,7 @@ def four_series(hand: AtHand) -> Evidence:
         f"The chapter's shape in fp16 on {device.name}: eager moves {units.traffic_text(found.naive_bytes)}, "
         f"the tiles ask L2 for {units.traffic_text(found.tile_bytes)}, of which DRAM sees "
         f"{units.traffic_text(dram)}; each input and output once is "
-        f"{units.traffic_text(found.compulsory_bytes)}. The bound speaks of the second.",
+        f"{units.traffic_text(found.compulsory_bytes)}. The bound speaks of the second number.",
         f"profiling.model.traffic, forward, {SHAPE}, tile 128 x 128",
         (
             _traffic("naive", found.naive_bytes),

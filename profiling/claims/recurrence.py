@@ -1,4 +1,4 @@
-"""The online softmax in a few lines of NumPy, in fp64, with what the chapter discusses as switches.
+"""The online softmax in a few lines of NumPy, with what the chapter discusses as switches.
 
 For evidence that needs neither a GPU nor torch; the implementation that is measured is `fa_core.tiled`.
 """
@@ -46,7 +46,7 @@ def online(
     pivot: Pivot = lambda m, tile_max: np.maximum(m, tile_max),
     rescale: bool = True,
 ) -> np.ndarray:
-    """softmax(scores) @ values, `tile` columns at a time: (rows, d).
+    """softmax(scores) @ values, `tile` columns at a time: (rows, d), all sums in the dtype of `scores`.
 
     Args:
         scores: (rows, keys).
@@ -55,8 +55,8 @@ def online(
         pivot: the next reference from the one before (-inf at first) and the tile's maximum, both (rows, 1).
         rescale: whether what was summed of the output follows the reference; the denominator always does.
     """
-    m = np.full((len(scores), 1), -np.inf)
-    total, out = np.zeros_like(m), np.zeros((len(scores), values.shape[1]))
+    m = np.full((len(scores), 1), -np.inf, scores.dtype)
+    total, out = np.zeros_like(m), np.zeros((len(scores), values.shape[1]), scores.dtype)
     for start in range(0, scores.shape[1], tile):
         part = scores[:, start : start + tile]
         new = pivot(m, part.max(1, keepdims=True))
@@ -65,6 +65,12 @@ def online(
         out = (out * factor if rescale else out) + weights @ values[start : start + tile]
         m = new
     return out / total
+
+
+def tf32(x: np.ndarray) -> np.ndarray:
+    """fp32 numbers rounded to the ten bits of mantissa that TF32 products take."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def error(x: np.ndarray, ref: np.ndarray) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from profiling.case import Case, Dtype
+from profiling.case import Case, Dtype, split_backend
 from profiling.model.memory import largest_that_fits, peak_tensors, retained_tensors
 from profiling.model.naive import sizes
 
@@ -58,8 +58,10 @@ class Workload(NamedTuple):
         Raises:
             ValidationError: heads are no multiple of KV heads, or a size is below 1.
         """
+        name, variant = split_backend(backend)
         case = Case(
-            backend=backend,
+            backend=name,
+            variant=variant,
             direction="fwd_bwd" if self.training else "fwd",
             dtype=self.dtype,
             batch=self.batch,
@@ -84,7 +86,7 @@ def tensors(load: Workload, backend: str) -> dict[str, int]:
 
     Args:
         load: what runs.
-        backend: `naive` or `flash`.
+        backend: `naive` in any variant, or `flash` by any of its names.
     """
     case = load.case(backend)
     peak, retained = peak_tensors(case), retained_tensors(case)

@@ -66,7 +66,10 @@ def _source() -> tuple[filters.Choice, filters.Choice]:
     names = sorted({info.device_name for info in infos})
     first = state.default_run(infos)
     usual = next((info.device_name for info in infos if info.path.stem == first), "")
-    device = filters.choose("claims_device", "Evidence from", names or [usual], usual)
+    device = filters.Choice("claims_device", "Evidence from", usual, usual, drawn=False)
+    if len(names) > 1:  # as a drop-down: chips would read a name from a file as Markdown
+        value = filters.choose_one("claims_device", "Evidence from", names, usual, hint="whose runs")
+        device = device._replace(value=value, drawn=True)
     with st.sidebar:
         seed = filters.whole("seed", "Seed of the small inputs", 1, MAX_SEED)
     return device, seed
@@ -105,9 +108,7 @@ def _card(claim: Claim) -> DeltaGenerator:
     with st.container(border=True, key=f"claim-{claim.number}"):
         left, right = st.columns([2, 3], gap="medium")
     with left:
-        st.markdown(model.heading(claim))
-        st.markdown(f"**{widgets.plain(claim.claim)}**")
-        st.markdown(widgets.plain(claim.correct))
+        st.markdown(model.words(claim))
         paths = {entry.path: entry.title for entry in registry.ENTRIES}
         path = next((path for path in claim.pages if path in paths), None)
         if path is not None:

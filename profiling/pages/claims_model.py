@@ -42,11 +42,12 @@ def chosen(claims: Sequence[Claim], verdicts: Sequence[str], sections: Sequence[
     ]
 
 
-def heading(claim: Claim) -> str:
-    """Number, section and verdict of a claim (Markdown)."""
+def words(claim: Claim) -> str:
+    """Number, section and verdict of a claim, the claim, and what is right instead (Markdown, escaped)."""
     place = f", {widgets.plain(claim.place)}" if claim.place else ""
     badge = f":{COLOURS[claim.verdict]}-badge[{VERDICTS[claim.verdict]}]"
-    return f"**Claim {claim.number}** · section {claim.section}{place} {badge}"
+    head = f"**Claim {claim.number}** · section {claim.section}{place} {badge}"
+    return f"{head}\n\n**{widgets.plain(claim.claim)}**\n\n{widgets.plain(claim.correct)}"
 
 
 def evidence_text(found: Evidence) -> str:

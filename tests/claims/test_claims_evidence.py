@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 
+import numpy as np
 import pytest
 
 from profiling.claims import algorithm, held, moved, onchip, speed
 from profiling.claims.evidence import AtHand, Evidence, LackingError, curves
-from profiling.claims.recurrence import error, inputs, online, softmax
+from profiling.claims.recurrence import error, inputs, online, softmax, tf32
 from profiling.records import Measurement, Run
 
 KIB, GIB = 2**10, 2**30
@@ -276,6 +277,40 @@ def test_an_fp16_sum_stalls_at_2048(nothing: AtHand) -> None:
         "fp16, untouched": 2048,
         "fp32": 4096,
     }
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_errors_grow_with_coarser_arithmetic(seed: int, nothing: AtHand) -> None:
+    """True fp32 stays below 1e-6; storing fp16 is within its rounding; TF32 and fp16 sums are beyond 1e-4."""
+    found = values(algorithm.errors_by_arithmetic(nothing._replace(seed=seed)))
+    assert found["fp32 throughout"] < 1e-6
+    assert 1e-4 < found["fp16 in and out, fp32 sums"] < 2**-11
+    assert 1e-4 < found["TF32 products, fp32 sums"] < 2e-3
+    assert found["fp16 throughout"] > 2 * found["fp16 in and out, fp32 sums"]
+
+
+def test_tf32_keeps_ten_bits() -> None:
+    """Rounded to the nearest of 2^-10 steps; what has no more bits stays."""
+    x = np.array([1.0, 1 + 2**-10, 1 + 2**-12, 1 + 3 * 2**-12, -3.5, 0.0], np.float32)
+    assert tf32(x).tolist() == [1.0, 1 + 2**-10, 1.0, 1 + 2**-10, -3.5, 0.0]
+
+
+def test_the_longest_prompt_is_the_last_that_fits(nothing: AtHand) -> None:
+    """Of a 7B model on 24 GiB, counted by hand for flash: weights, a cache of all layers, q, O, two rows."""
+    n = int(values(held.seven_b(nothing))["longest N, flash"])
+
+    def needed(n: int) -> int:
+        token = 32 * n * 128 * 2
+        return round(13.5e9) + 32 * 2 * token + 2 * token + 2 * 4 * 32 * n
+
+    assert needed(n) <= 24 * GIB < needed(n + 1)
+
+
+def test_the_share_of_attention_is_amdahls(hand: AtHand) -> None:
+    """What a saving of 35 % needs, from the median ratio."""
+    found = values(speed.decode_speed(hand))
+    share = found["attention's share for a saving of 35 %"]
+    assert share * (1 - 1 / found["median"]) == pytest.approx(0.35)
 
 
 @pytest.mark.parametrize("tile", [1, 3, 100, 5000])

@@ -20,14 +20,20 @@ SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 GPU_RUNS = ("h200-standard", "h200-counters", "h200-tiles")
 
 
-@pytest.fixture
-def committed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with some of the committed runs, as the app's own."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of the committed runs; one folder for all tests, so that evidence is made once."""
     folder = tmp_path_factory.mktemp("claims")
     for name in ("samples", "runs"):
         (folder / name).mkdir()
     for name in (*GPU_RUNS, "cpu-quick"):
         (folder / "samples" / f"{name}.jsonl").symlink_to(SAMPLES / f"{name}.jsonl")
+    return folder
+
+
+@pytest.fixture
+def committed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder as the app's own."""
     monkeypatch.setenv("FLASHSCOPE_DATA", str(folder))
     return folder
 
@@ -46,8 +52,10 @@ def test_every_claim_has_its_card(committed: Path) -> None:
     hand = at_hand(store.frame(runs), device_of(runs[0].header.environment), seed=1)
     shown = [found.value for found in app.markdown]
     for claim in claims():
-        assert f"**{widgets.plain(claim.claim)}**" in shown
-        assert widgets.plain(claim.correct) in shown
+        (card,) = (text for text in shown if f"**Claim {claim.number}**" in text)
+        assert f"-badge[{VERDICTS[claim.verdict]}]" in card
+        assert f"**{widgets.plain(claim.claim)}**" in card
+        assert widgets.plain(claim.correct) in card
         for name in claim.evidence:
             found = one(name, hand)
             if isinstance(found, Evidence):
@@ -132,9 +140,14 @@ def test_without_runs_each_measured_card_says_what_measures_it(data: Path) -> No
 def test_text_of_a_file_never_becomes_markup(show: Callable[..., Path]) -> None:
     """A run whose texts are Markdown and HTML is shown escaped."""
     show("hostile", "h200-standard")
-    for device in ("", None):
-        app = draw("claims", **({} if device is None else {"claims_device": "![x](http://192.0.2.1/p.png)"}))
-        assert "![x](http" not in texts(app).replace("\\", "#")
+    name = "![x](http://192.0.2.1/p.png) <img src=x onerror=alert(1)> :material/bug: $x$"
+    for query in ({}, {"claims_device": name}):
+        app = draw("claims", **query)
+        (chosen,) = (box for box in app.selectbox if box.key == "claims_device")
+        assert name in chosen.options
+        assert name not in [option for pills in app.get("button_group") for option in pills.options]
+        assert "![x](http" not in texts(app)
+    assert chosen.value == name
 
 
 def test_each_claim_links_to_a_page_that_exists() -> None:
