@@ -66,7 +66,7 @@ def chart(
     )
     if asked and picked is None:
         st.session_state.pop(KEY, None)
-        st.text(f"This chart has no point {asked}.")
+        st.text(f"This chart has no point {str(asked)[:100]}.")
     if not labels:
         return filters.Choice(KEY, "Point", None, None)
     value = st.selectbox(
@@ -117,7 +117,7 @@ def _details(loaded: state.Loaded, row: Measurement, clock: str | None) -> None:
         with left:
             _strip(row, clock)
         with right:
-            _facts(point_model.facts(loaded.run, row))
+            _facts(point_model.facts(loaded.run, row, state.label_of(loaded.stamp.path)))
         st.dataframe(
             point_model.clocks(rows), hide_index=True, placeholder=units.UNKNOWN, alt="Clocks of this point"
         )

@@ -83,6 +83,11 @@ def runs(*, archived: bool = False) -> list[store.RunInfo]:
     return [info for info in found if archived or not info.archived]
 
 
+def label_of(path: Path) -> str:
+    """What a run of the data folder is called beside its name; empty if nothing."""
+    return next((info.label for info in runs(archived=True) if info.path == path), "")
+
+
 @st.cache_data(max_entries=4, show_spinner=False)
 def _runs(folder: Path, stamps: tuple[Stamp, ...]) -> list[store.RunInfo]:
     return store.list_runs(folder)

@@ -204,7 +204,7 @@ def context(loaded: state.Loaded, choices: Sequence[filters.Choice]) -> str:
     """The top line: device, dtype, clock, versions, run, cases and flags, as plain text."""
     environment = loaded.run.header.environment
     chosen = filters.values_of(choices)
-    label = [info.label for info in state.runs() if info.path == loaded.stamp.path and info.label]
+    label = state.label_of(loaded.stamp.path)
     flagged = int((loaded.frame["flags"].fillna("") != "").sum())
     versions = [f"torch {environment.torch_version}"] if environment.torch_version else []
     versions += [f"triton {environment.triton_version}"] if environment.triton_version else []
@@ -216,7 +216,7 @@ def context(loaded: state.Loaded, choices: Sequence[filters.Choice]) -> str:
         *([f"{chosen['clock']} clock"] if "clock" in chosen else []),
         *versions,
         f"run {loaded.name} ({', '.join([loaded.run.header.created_at[:10], *commit])})",
-        *label,
+        *([label] if label else []),
         f"{units.count_text(len(loaded.run.measurements))} cases",
         f"{units.count_text(flagged)} of {units.count_text(len(loaded.frame))} rows flagged",
     ]

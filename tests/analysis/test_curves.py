@@ -163,3 +163,16 @@ def test_an_unknown_metric_is_refused() -> None:
     """The message lists the known ones."""
     with pytest.raises(InputError, match="latency, memory"):
         check_metric("speed")
+
+
+def test_a_slice_gives_back_its_cases() -> None:
+    """Variants and decoding slices too: the case of a row is that of its slice at its N."""
+    made = [
+        synthetic_case("naive", 128, variant="fill", causal=True, window_left=64),
+        synthetic_case("flash", 256, kv_heads=2, seq_len_q=1, softcap=30.0),
+        synthetic_case("flash", 512, head_dim_v=32, bias=True),
+    ]
+    for case in made:
+        name = f"{case.backend}/{case.variant}" if case.variant else case.backend
+        (where,) = by_slice(frame(run_of(failed_measurement(case))), "memory")
+        assert where.case(name, case.seq_len_k) == case

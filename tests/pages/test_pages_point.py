@@ -73,6 +73,7 @@ def test_a_link_opens_the_point_on_every_page(where: str, show: Show) -> None:
     drawn = np.array(values_of(strip["data"][0]["y"])) / {"µs)": 1e3, "ms)": 1.0}[unit]
     assert drawn == pytest.approx(ours, rel=1e-12)
     assert value(app, "commit") == "0" * 40
+    assert value(app, "run") == f"{name} (synthetic: made from formulas, not measured)"
     assert value(app, "device") == "NVIDIA H200"
     assert value(app, "torch") == "2.11.0"
     assert "GPU-synthetic" not in " ".join(str(e.value) for e in app.dataframe)
