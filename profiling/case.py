@@ -29,6 +29,7 @@ Layout = Literal["dense", "varlen", "paged"]
 Clock = Literal["wall", "pipelined", "device", "graph", "graph_hot"]
 # No size that a device could hold: a file that says more would have its reader count to it.
 LARGEST, LARGEST_BATCH = 2**30, 2**20
+LARGEST_WORK = 2**58  # batch · heads · queries · keys · head_dim: many minutes; its bytes fit 64 bits
 Count = Annotated[int, Field(ge=1, le=LARGEST)]
 Length = Annotated[int, Field(ge=0, le=LARGEST)]
 Sequences = Annotated[int, Field(ge=0, le=LARGEST_BATCH)]
@@ -186,6 +187,12 @@ class Case(BaseModel):
     def _fits_together(self) -> Case:
         _check_heads(self.heads, self.kv_heads)
         _check_window(self.causal, self.window_right)
+        pairs = self.batch * self.heads * max(1, self.seq_len_q) * max(1, self.seq_len_k)
+        if (work := pairs * max(64, self.head_dim, self.head_dim_v)) > LARGEST_WORK:
+            raise ValueError(
+                "batch · heads · queries · keys · head_dim must be at most "
+                f"{LARGEST_WORK:.2g}, got {work:.2g}"
+            )
         if (self.tile_m is None) != (self.tile_n is None):
             raise ValueError("tile_m and tile_n must be given together")
         if self.window_right == 0:  # one spelling, so that equal masks have equal keys

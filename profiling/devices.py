@@ -227,7 +227,11 @@ def device_of(environment: Environment, path: Path | None = None) -> Device | No
         "sram_bytes": environment.sram_bytes,
         "memory_bytes": environment.memory_bytes,
     }
-    known = {name: value for name, value in queried.items() if value is not None}
+    known = {  # a run file may say anything
+        name: value
+        for name, value in queried.items()
+        if isinstance(value, str) or (value is not None and value > 0)
+    }
     device = known_device(environment.device_name, path)
     if device is None:
         return Device(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from profiling.case import KEY_FIELDS, Case
+from profiling.case import KEY_FIELDS, Case, Count, Length
 
 SCHEMA_VERSION = 1
 
@@ -133,9 +133,9 @@ class Sample(_Record):
     """One raw latency. `order` is the case's place in its shuffled round; `ms` one call's milliseconds."""
 
     clock: str
-    process: int
-    round: int
-    order: int
+    process: Length
+    round: Length
+    order: Length
     ms: float
 
 
@@ -190,8 +190,8 @@ class Measurement(_Record):
     clocks: tuple[ClockResult, ...] = ()
     samples: tuple[Sample, ...] = ()
     kernel: str = ""
-    block_m: int | None = None
-    block_n: int | None = None
+    block_m: Count | None = None
+    block_n: Count | None = None
     kernel_hash: str = ""
     first_call_ms: float | None = None  # compile and start-up included; never part of a latency
     compile_ms: float | None = None  # of these, what compilers took; 0 where all of it was in their caches

@@ -176,7 +176,8 @@ class Reviews:
     def _empty(self) -> bool:
         """Whether nobody has signed yet. A SQLite file is not made for having been asked."""
         file = self._url.database
-        if self._url.get_backend_name() == "sqlite" and file and not Path(file).exists():
+        named = file and not file.startswith("file:")  # which is SQLite's own way to name one, with options
+        if self._url.get_backend_name() == "sqlite" and named and not Path(file).exists():
             if not Path(file).parent.is_dir():
                 raise InputError(f"the database of sign-offs has no folder: {Path(file).parent}")
             return True

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.case import KEY_FIELDS, Case
+from profiling.case import KEY_FIELDS, Case, InputError
 from profiling.devices import Device
 from profiling.model.flops import flops
 from profiling.model.traffic import is_modelled, traffic
@@ -73,7 +73,10 @@ def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | N
         return dict.fromkeys(_COUNTS) | {"flops": None if windowed else flops(case)}
     if block_m is None or block_n is None:
         block_m = block_n = None
-    moved = traffic(case, device, block_m=block_m, block_n=block_n)
+    try:
+        moved = traffic(case, device, block_m=block_m, block_n=block_n)
+    except InputError:  # a variant that this version does not know
+        return dict.fromkeys(_COUNTS) | {"flops": flops(case)}
     return {
         "est_naive_bytes": moved.naive_bytes,
         "est_tile_bytes": moved.tile_bytes,

@@ -18,6 +18,8 @@ from profiling.case import InputError
 from profiling.export import unguard
 
 DELIMITERS: tuple[str, ...] = (",", ";", "\t", "|")
+# More than any sweep has; a file of 20 MB may hold ten million of either.
+MOST_ROWS, MOST_COLUMNS = 200_000, 1000
 _AVERAGES = ("average", "avg", "mean", "geomean")
 _RULE = re.compile(r"\|?(\s*:?-+:?\s*\|)+\s*(:?-+:?\s*)?")  # |---|:--:|
 _OPEN, _CLOSE = "([{", ")]}"
@@ -98,9 +100,12 @@ def read_table(text: str, name: str, delimiter: str | None = None) -> Table:
     The delimiter is the one by which rows are as wide as the header and brackets stay whole.
 
     Raises:
-        InputError: it is empty, quotes are torn, or no delimiter fits; the message says which are allowed.
+        InputError: it is empty or too long, quotes are torn, or no delimiter fits; the message says which
+            are allowed.
     """
     lines = text.splitlines()
+    if len(lines) > MOST_ROWS:
+        raise InputError(f"{name}: must have at most {MOST_ROWS} lines, got {len(lines)}: split it")
     piped = sum(line.strip().startswith("|") and line.strip().endswith("|") for line in lines)
     if delimiter in (None, "|") and (any(_RULE.fullmatch(line.strip()) for line in lines) or piped >= 2):
         return _markdown(lines, name)
@@ -208,6 +213,8 @@ def _markdown(lines: Sequence[str], name: str) -> Table:
 
 
 def _checked(header: Sequence[str], rows: Sequence[Row], delimiter: str, name: str) -> Table:
+    if len(header) > MOST_COLUMNS:
+        raise InputError(f"{name}: must have at most {MOST_COLUMNS} columns, got {len(header)}")
     names, notes = _unique(header, name)
     kept: list[Row] = []
     aside: list[Aside] = []

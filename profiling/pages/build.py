@@ -31,8 +31,10 @@ def form(device: str) -> Sweep | None:
         kv_heads = _text("own_kv", "KV heads", "", hint="empty: as many as heads")
         naive_to = st.number_input(
             "Eager attention up to N",
-            min_value=1,
-            max_value=LARGEST,
+            min_value=1.0,  # see `filters.whole`
+            max_value=float(LARGEST),
+            step=1.0,
+            format="%d",
             value=None,
             key="own_naive_to",
             bind="query-params",
@@ -63,7 +65,7 @@ def form(device: str) -> Sweep | None:
                 ),
                 processes=processes,
                 rounds=rounds,
-                naive_to=naive_to,
+                naive_to=None if naive_to is None else int(naive_to),
             )
         )
     except InputError as error:
@@ -95,6 +97,4 @@ def _text(key: str, label: str, default: str, *, hint: str) -> str:
 
 
 def _count(key: str, label: str, default: int, most: int, hint: str) -> int:
-    return st.number_input(
-        label, min_value=1, max_value=most, value=default, key=key, bind="query-params", help=hint, width=140
-    )
+    return filters.whole(key, label, default, most, hint=hint, width=140).value

@@ -88,8 +88,8 @@ def _choose(
     usual = state.default_run(newest) or names[0]
     for key in ("a", "b"):
         for name in st.query_params.get_all(key):
-            if name not in names:
-                st.warning(f"The link asks for {widgets.plain(name)}, which is not here.")
+            if name and name not in names:
+                st.warning(f"The link asks for {widgets.plain(widgets.cut(name))}, which is not here.")
     asked = st.session_state.get("b", [])
     kept = [name for name in asked if name in names]
     if brought is not None and st.session_state.get("brought") != brought.key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,8 @@ from profiling.figures.series import status_word
 from profiling.pages import jobs, manage, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import COLUMNS, STATUSES
+
+MOST_PROBLEMS = 20  # warnings in a row
 
 
 def render() -> None:
@@ -96,8 +99,7 @@ def _upload(folder: Path, known: set[str]) -> None:
             f"{run.run_id}: {run.header.environment.device_name}, "
             f"{units.count_text(len(run.measurements))} cases"
         )
-        for problem in run.problems:
-            st.warning(widgets.plain(problem))
+        _problems(run.problems)
     st.text(found.summary)
     if found.aside:
         st.download_button(
@@ -122,6 +124,14 @@ def _upload(folder: Path, known: set[str]) -> None:
         st.switch_page(widgets.page("overview"))
 
 
+def _problems(problems: Sequence[str]) -> None:
+    """What of a run could not be read, the first of it; a broken file may have thousands of such lines."""
+    for problem in problems[:MOST_PROBLEMS]:
+        st.warning(widgets.plain(problem))
+    if len(problems) > MOST_PROBLEMS:
+        st.warning(f"and {units.count_text(len(problems) - MOST_PROBLEMS)} more")
+
+
 def read_upload(content: bytes, name: str) -> importers.Imported:
     """Parse an upload out of a file of our own name; what the browser calls it is never a path.
 
@@ -132,7 +142,9 @@ def read_upload(content: bytes, name: str) -> importers.Imported:
         path = Path(folder) / "upload"
         path.write_bytes(content)
         try:
-            return importers.import_tables([path], names=[name])
+            found = importers.import_tables([path], names=[name])
+            store.frame(found.runs)  # what no table can be made of is refused now, and not once it is stored
+            return found
         except InputError as error:
             raise InputError(str(error).replace(str(path), "the file")) from None
 
@@ -149,8 +161,7 @@ def _export(infos: list[store.RunInfo]) -> None:
     except (InputError, FileNotFoundError) as error:
         st.error(widgets.plain(error))
         return
-    for problem in loaded.run.problems:
-        st.warning(widgets.plain(problem))
+    _problems(loaded.run.problems)
     with st.container(horizontal=True):
         widgets.csv_button(
             "Comparison CSV",

@@ -7,7 +7,7 @@ view. Streamlit keeps a bound value in the session too: it is still there on the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -155,9 +155,7 @@ def positive(key: str, label: str, default: float | None, *, most: float = 1e6, 
     return Choice(key, label, value or default, default)
 
 
-def whole(
-    key: str, label: str, default: int, most: int, *, width: int | Literal["stretch"] = "stretch"
-) -> Choice:
+def whole(key: str, label: str, default: int, most: int, *, hint: str = "", width: Any = "stretch") -> Choice:
     """A whole number from 1 to `most` where the page stands, bound to the URL."""
     default = min(max(1, default), most)
     value = st.number_input(
@@ -169,6 +167,7 @@ def whole(
         key=key,
         bind="query-params",
         format="%d",
+        help=hint or None,
         width=width,
     )
     return Choice(key, label, int(value), default)
@@ -241,6 +240,9 @@ def _usual(frame: pd.DataFrame, axis: Axis, values: Sequence[Any]) -> Any:
 
 def choose_baseline(frame: pd.DataFrame) -> Choice:
     """What speed-ups are measured against: naive where there is one."""
+    if frame.empty:
+        st.info("Every case of this run asked for a tile, so there is nothing to compare; see page Tiles.")
+        st.stop()
     present = state.names(frame)
     hint = "what a speed-up is measured against"
     return choose("baseline", "Baseline", present, usual_baseline(present), hint=hint)

@@ -55,7 +55,7 @@ def render() -> None:
     calls = counters.calls(counters.read(), device) if device.name == counters.DEVICE else []
     own = loaded is not None and loaded.device is not None and loaded.device.name == device.name
     shown = [call for call in calls if _same_shape(call, base, knobs, per_head=per_head)]
-    scale = base.batch * base.heads if per_head else 1
+    scale = max(1, base.batch * base.heads) if per_head else 1  # an empty batch moves nothing
     chart = figures.TrafficChart(
         models=model.modelled(rows, scale),
         counters=(

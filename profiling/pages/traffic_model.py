@@ -16,6 +16,7 @@ from profiling.model.orders import FA2_BLOCK_N, tile_bytes_for
 from profiling.model.traffic import traffic
 from profiling.pages.counters import Call
 
+
 class Knobs(NamedTuple):
     """What the controls say: N, loop order (`fa1`, `fa2`), M in bytes, Br in queries, the element's dtype."""
 
@@ -134,7 +135,7 @@ def counted(calls: Sequence[Call], *, per_head: bool) -> tuple[Counted, ...]:
     points: dict[tuple[str, str], list[Point]] = {}
     labels: dict[str, str] = {}
     for call in calls:
-        scale = call.batch * call.heads if per_head else 1
+        scale = max(1, call.batch * call.heads) if per_head else 1
         labels[call.backend] = call.label
         shape = (f"B{call.batch} H{call.heads} d{call.head_dim}",)
         for level, nbytes in (("DRAM", call.dram_bytes), ("L2", call.l2_bytes)):

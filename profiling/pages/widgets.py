@@ -18,7 +18,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from profiling import export, store, units
-from profiling.case import InputError
+from profiling.case import CLOCKS, InputError
 from profiling.figures.series import status_word
 from profiling.pages import filters, pictures, state
 
@@ -35,6 +35,11 @@ _MARKS = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=@/])")
 def plain(text: object) -> str:
     """Text from a file for a place that reads Markdown: every mark is escaped, line ends become spaces."""
     return _MARKS.sub(r"\\\1", re.sub(r"[\r\n\t]+", " ", str(text)).strip())
+
+
+def cut(text: str, most: int = 100) -> str:
+    """A text from elsewhere, short enough for a sentence about it."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def page(name: str) -> Any:
@@ -126,6 +131,10 @@ def _open(key: str, *, required: bool) -> state.Loaded | None:
         st.info("This run has hardware counters only: nothing of it was timed.")
         st.page_link(page("traffic"), label="See them on page Traffic")
         return None
+    unknown = set(loaded.frame["clock"].unique()) - {""}
+    if required and unknown and unknown.isdisjoint(CLOCKS):
+        st.info("Nothing of this run was timed by a clock that is known here; page Data has its rows.")
+        return None
     if loaded.run.problems:
         count = units.count_text(len(loaded.run.problems))
         st.warning(f"{count} part(s) of this run file could not be read; page Data says which.")
@@ -138,10 +147,10 @@ def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
     for info in sorted(infos, key=lambda info: info.created_at, reverse=True):
         by_name.setdefault(info.path.stem, info)
     asked = st.query_params.get(key)
-    if asked is not None and asked not in by_name:
+    if asked and asked not in by_name:
         archived = any(info.path.stem == asked for info in state.runs(archived=True))
         where = "is archived (page Data brings it back)" if archived else "is not here"
-        st.warning(f"The link asks for run {plain(asked)}, which {where}; this is another run.")
+        st.warning(f"The link asks for run {plain(cut(asked))}, which {where}; this is another run.")
     if st.session_state.get(key) not in by_name:
         st.session_state.pop(key, None)
     names = list(by_name)

@@ -35,6 +35,7 @@ from profiling.store.journal import Journal, WriteError
 from profiling.store.notes import Note, read_notes
 
 RUN_FOLDERS = ("samples", "runs")  # below the data folder, in the order they are listed
+LONGEST_MS = 1e100  # what lies beyond is no latency, and overflows a ratio
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -265,7 +266,7 @@ def load_run(path: Path) -> Run:
             if row is None:
                 raise ValueError("it is not a JSON object")
             if kind == "case":
-                measurement = Measurement.model_validate(row)
+                measurement = _timed(Measurement.model_validate(row))
                 if not 0 <= measurement.environment < len(environments):
                     raise ValueError(f"environment {measurement.environment} is not in the file")
                 if cases.pop(measurement.case, None) is not None and measurement.case not in again:
@@ -281,7 +282,7 @@ def load_run(path: Path) -> Run:
             elif kind == "environment":
                 environments.append(Environment.model_validate(row))
             elif kind == "resumed":
-                header = header.model_copy(update={"pid": row.get("pid")})
+                header = header.model_copy(update={"pid": _pid(row)})
                 again = set(cases) if row.get("remeasure") else set()
                 end = None
             elif kind == "end":
@@ -307,6 +308,22 @@ def load_run(path: Path) -> Run:
         end=end,
         path=path,
     )
+
+
+def _timed(measurement: Measurement) -> Measurement:
+    """The measurement, if its latencies are times; logarithms are taken of them.
+
+    Raises:
+        ValueError: one is not.
+    """
+    times = [sample.ms for sample in measurement.samples]
+    for clock in measurement.clocks:
+        quantiles = (clock.latency_p20_ms, clock.latency_p50_ms, clock.latency_p80_ms)
+        times += [ms for ms in quantiles if ms is not None]
+    for ms in times:
+        if not 0 < ms <= LONGEST_MS:
+            raise ValueError(f"a latency must be above 0 and at most {LONGEST_MS:g} ms, got {ms:g}")
+    return measurement
 
 
 def _with(measurement: Measurement, addition: Addition) -> Measurement:
@@ -342,12 +359,19 @@ def _read(path: Path) -> bytes:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, or None."""
+    """The JSON object of a line, or None. Half a surrogate pair, which no page can show, becomes `?`."""
     try:
         row = json.loads(line)
+        if b"\\ud" in line or b"\\uD" in line:
+            row = json.loads(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
+
+
+def _pid(row: dict[str, Any]) -> int | None:
+    pid = row.get("pid")
+    return pid if isinstance(pid, int) else None
 
 
 def _header(path: Path, line: bytes) -> RunHeader:
@@ -398,7 +422,7 @@ def _info(path: Path) -> RunInfo:
                 counted.add(key)
             end_status = ""
         elif kind == "resumed":
-            pid, end_status, began_at = row.get("pid"), "", str(row.get("at") or began_at)
+            pid, end_status, began_at = _pid(row), "", str(row.get("at") or began_at)
         elif kind == "end":
             end_status = str(row.get("status"))
     return RunInfo(

@@ -5,7 +5,8 @@ What is derived (estimates, TFLOP/s, the `stale_kernel` flag) is not in the file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from profiling.analysis.estimates import with_estimates
-from profiling.case import KEY_FIELDS
+from profiling.case import KEY_FIELDS, InputError
 from profiling.devices import device_of
 from profiling.fingerprint import kernel_hash
 from profiling.records import (
@@ -63,15 +64,22 @@ def frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
 
     A failed case has one row per clock that was planned for it; a row that is not `ok` says why. Estimates
     are computed here, with the device of the row's own environment. Rows keep the order of the files.
+
+    Raises:
+        InputError: a run has a number that no column holds.
     """
-    with paused():
+    with paused(), _numbers_fit():
         parts = [_run_frame(run) for run in ([runs] if isinstance(runs, Run) else runs)]
     parts = [part for part in parts if len(part)] or [typed({})]
     return pd.concat(parts, ignore_index=True)
 
 
 def samples_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
-    """All raw samples: `SAMPLE_COLUMNS`, `ms` one call's milliseconds; summaries alone give no rows."""
+    """All raw samples: `SAMPLE_COLUMNS`, `ms` one call's milliseconds; summaries alone give no rows.
+
+    Raises:
+        InputError: as `frame`.
+    """
     measurements = [
         (measurement, run.run_id)
         for run in ([runs] if isinstance(runs, Run) else runs)
@@ -88,10 +96,19 @@ def samples_frame(runs: Run | Iterable[Run]) -> pd.DataFrame:
     counts = [len(m.samples) for m, _ in measurements]
     out = keys.take(np.repeat(np.arange(len(measurements)), counts)).reset_index(drop=True)
     out["clock"] = pd.array([sample.clock for sample in samples], dtype="string")
-    for name in ("process", "round", "order"):
-        out[name] = np.array([getattr(sample, name) for sample in samples], dtype=np.int64)
+    with _numbers_fit():
+        for name in ("process", "round", "order"):
+            out[name] = np.array([getattr(sample, name) for sample in samples], dtype=np.int64)
     out["ms"] = np.array([sample.ms for sample in samples], dtype=np.float64)
     return out[list(SAMPLE_COLUMNS)]
+
+
+@contextlib.contextmanager
+def _numbers_fit() -> Iterator[None]:
+    try:
+        yield
+    except OverflowError:
+        raise InputError("the run holds a number beyond 64 bits, so no table can be made of it") from None
 
 
 def typed(columns: dict[str, list[Any]]) -> pd.DataFrame:

@@ -90,10 +90,11 @@ words = st.text(st.characters(exclude_categories=["Cs"])) | st.builds(
     st.lists(st.sampled_from(["=", "'", ",", '"', "\n", "\r", "\t", "+1", "@", ";", "OOM", " ", "\ufeff"])),
 )
 numbers = st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False)
+latencies = st.floats(min_value=0, exclude_min=True, max_value=1e100)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(reason=words, kernel=words, p50=numbers, error=numbers, size=st.integers(0, 2**63 - 1))
+@given(reason=words, kernel=words, p50=latencies, error=numbers, size=st.integers(0, 2**63 - 1))
 def test_any_text_and_number_survives(
     tmp_path: Path, reason: str, kernel: str, p50: float, error: float, size: int
 ) -> None:

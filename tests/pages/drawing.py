@@ -7,7 +7,10 @@ import json
 from typing import Any
 
 import numpy as np
+from streamlit import config
 from streamlit.testing.v1 import AppTest
+
+config.set_option("client.showErrorDetails", "full")  # the app itself shows no more than an error's type
 
 
 def _script(page: str) -> None:
