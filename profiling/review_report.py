@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import jinja2
 
-from profiling import export, report_html
+from profiling import export, report_html, step_table
 from profiling.analysis.decision import DECIDED, Decision
+from profiling.analysis.steps import Steps
 from profiling.records import RunHeader
 from profiling.review_table import Standing, headline, numbers, sign_off_table, table
 from profiling.units import count_text
@@ -35,6 +36,13 @@ _HTML = """<!DOCTYPE html>
 <tbody>{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
 <p>{{ legend }}</p>
+{% if steps %}<h2>In a whole model step</h2>
+{% if step_sentence %}<p>{{ step_sentence }}</p>{% endif %}
+<div class="wide" tabindex="0" role="region" aria-label="Model steps"><table>
+<thead><tr>{% for name in step_columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in steps %}<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+<p>{{ step_legend }}</p>{% endif %}
 {% if reasons %}<h2>What stands against it</h2>
 <ul>{% for text in reasons %}<li>{{ text }}</li>{% endfor %}</ul>{% endif %}
 <h2>Sign-offs</h2>
@@ -58,18 +66,32 @@ NOBODY = "Nobody has signed yet."
 
 
 class Review(NamedTuple):
-    """What a report is made of: the decision, the run behind it, its fingerprint, and who signed."""
+    """What a report is made of: the decision, the run behind it, its fingerprint, who signed, model steps."""
 
     decision: Decision
     header: RunHeader
     fingerprint: str
     signed: tuple[Standing, ...]
+    steps: Steps | None = None
 
 
 def to_csv(review: Review) -> str:
-    """The decision table with every digit, with the run and the fingerprint in each row."""
+    """The decision table with every digit, with the run and the fingerprint in each row.
+
+    Of the model steps, the one that the other files show stands beside its row, in columns with `step_`.
+    """
     frame = numbers(review.decision)
+    if review.steps is not None and review.steps.rows:
+        some = step_table.numbers(review.steps, step_table.shown(review.steps))
+        keys = ["model", "batch"]
+        held = some.drop(columns=["workload", "dtype", "clock"]).set_index(keys).rename(columns=_of_step)
+        frame = frame.join(held, on=keys)
     return export.to_csv(frame.assign(run_id=review.header.run_id, fingerprint=review.fingerprint))
+
+
+def _of_step(column: str) -> str:
+    """`est_other_ms` -> `est_step_other_ms`: what is modelled still says so first."""
+    return f"est_step_{column.removeprefix('est_')}" if column.startswith("est_") else f"step_{column}"
 
 
 def to_markdown(review: Review) -> str:
@@ -77,6 +99,13 @@ def to_markdown(review: Review) -> str:
     lines = ["# Deployment review", "", f"**{export.escaped(headline(review.decision))}**", ""]
     lines += [f"- {term}: {export.escaped(text)}" for term, text in facts(review)]
     lines += ["", export.to_markdown(table(review.decision)), "", LEGEND, ""]
+    rows = [] if review.steps is None else step_table.shown(review.steps)
+    if review.steps is not None and rows:
+        candidate = review.decision.question.candidate
+        said = step_table.sentence(rows, candidate)
+        lines += ["## In a whole model step", "", *([export.escaped(said), ""] if said else [])]
+        lines += [export.to_markdown(step_table.table(rows, candidate)), ""]
+        lines += [export.escaped(step_table.legend(review.steps)), ""]
     against = reasons(review.decision)
     if against:
         lines += ["## What stands against it", "", *(f"- {export.escaped(text)}" for text in against), ""]
@@ -87,7 +116,9 @@ def to_markdown(review: Review) -> str:
 
 def to_html(review: Review) -> str:
     """The review as one HTML file without scripts, that asks nothing of a network."""
-    shown = table(review.decision)
+    shown, candidate = table(review.decision), review.decision.question.candidate
+    rows = [] if review.steps is None else step_table.shown(review.steps)
+    steps = step_table.table(rows, candidate)
     template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(_HTML)
     return template.render(
         style=report_html.STYLE,
@@ -97,6 +128,10 @@ def to_html(review: Review) -> str:
         columns=list(shown.columns),
         rows=shown.to_numpy().tolist(),
         legend=LEGEND,
+        steps=steps.to_numpy().tolist(),
+        step_columns=list(steps.columns),
+        step_sentence=step_table.sentence(rows, candidate),
+        step_legend="" if review.steps is None else step_table.legend(review.steps),
         reasons=reasons(review.decision),
         signed=review.signed,
         nobody=NOBODY,

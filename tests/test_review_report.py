@@ -11,11 +11,13 @@ import pandas as pd
 import pytest
 from synthetic import synthetic_run
 
-from profiling import export, units
+from profiling import export, step_table, units
 from profiling.analysis import decision_fingerprint as prints
 from profiling.analysis.decision import Comparison, Memory, Ratio, Use, decide
 from profiling.analysis.deployment import Question, Shape
+from profiling.analysis.steps import steps
 from profiling.devices import find_device
+from profiling.model.step import Body
 from profiling.review_report import Review, reasons, to_csv, to_html, to_markdown
 from profiling.review_table import (
     Standing,
@@ -127,6 +129,33 @@ def test_the_html_asks_nothing_and_runs_nothing(review: Review) -> None:
         assert any(cell.startswith(" ".join(str(value).split())) for cell in cells)
     assert [attributes.get("class") for tag, attributes in page.tags if tag == "tr"].count("stale") == 1
     assert review.fingerprint in text
+
+
+def test_model_steps_stand_in_all_three_files(review: Review) -> None:
+    """The same step in each: as texts, and in the CSV beside its row with every digit and marked est_."""
+    run = synthetic_run(
+        backends=("naive", "flash", "sdpa_flash"), seq_lens=(256, 1024, 4096), clocks=("device",)
+    )
+    bodies = {"sixteen": Body(1024, 4096)}
+    found = steps(review.decision, frame(run), bodies, find_device("h200"))
+    assert found is not None
+    full = review._replace(steps=found)
+    (step,) = step_table.shown(found)
+    said = step_table.sentence([step], "flash")
+    cells = step_table.table([step], "flash").iloc[0].tolist()
+    page = _Page(to_html(full))
+    for cell in cells:
+        assert any(" ".join(shown.split()).startswith(" ".join(cell.split())) for shown in page.cells), cell
+        assert export.escaped(cell) in to_markdown(full)
+    assert said in to_html(full)
+    lines = list(csv.DictReader(io.StringIO(to_csv(full))))
+    assert float(lines[0]["step_naive_attention_ms"]) == step.naive.latency_ms  # type: ignore[union-attr]
+    assert float(lines[0]["est_step_other_ms"]) == step.est_other_ms
+    assert lines[0]["step_seq_len"] == "4096"
+    assert lines[1]["est_step_other_ms"] == ""
+    without = next(csv.reader(io.StringIO(to_csv(review))))
+    assert [name for name in without if "step" in name] == []
+    assert "In a whole model step" not in to_html(review) + to_markdown(review)
 
 
 def test_without_a_signature_the_files_say_so(review: Review) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from profiling.case import CLOCKS, DTYPE_BYTES, Case, InputError, feature_words, split_backend
+from profiling.model.step import Body
 
 INFERENCE, TRAINING = "inference", "training"
 WORKLOADS: tuple[str, ...] = (INFERENCE, TRAINING)
@@ -77,6 +78,34 @@ PRESETS: tuple[Shape, ...] = (
     _shape("gpt-oss 20b, full layers", 64, 8, 64, sinks=True),
     _shape("gpt-oss 20b, windowed layers", 64, 8, 64, sinks=True, window_left=127),
 )
+
+
+# The layers around the attention of each preset: hidden_size, intermediate_size, num_hidden_layers and
+# vocab_size of the same configurations. A slice of a model has its part of the MLP and the head. Of a mixture
+# the width is that of the experts a token passes: DeepSeek-V2-Lite 6 + 2 shared of 1408, gpt-oss 4 of 2880.
+# DeepSeek's projections are those of its latent attention (kv_lora_rank 512, without one for q); its first
+# layer has a dense MLP of 10944, counted as the others are.
+_LLAMA_70B = Body(8192, 28672, 80, 128256)
+_GEMMA_9B, _GEMMA_27B = Body(3584, 14336, 42, 256000), Body(4608, 36864, 46, 256000)
+_GPT_OSS = Body(2880, 4 * 2880, 24, 201088)
+BODIES: dict[str, Body] = {
+    "Llama 3 8B": Body(4096, 14336, 32, 128256),
+    "Llama 3 70B": _LLAMA_70B,
+    "Llama 3 70B, 1 of 4 GPUs": _LLAMA_70B._replace(intermediate=7168, vocabulary=32064),
+    "Llama 3 70B, 1 of 8 GPUs": _LLAMA_70B._replace(intermediate=3584, vocabulary=16032),
+    "Mistral 7B v0.1": Body(4096, 14336, 32, 32000),
+    "Qwen2.5 7B": Body(3584, 18944, 28, 152064),
+    "Qwen2.5 72B": Body(8192, 29568, 80, 152064),
+    "Gemma 2 9B, full layers": _GEMMA_9B,
+    "Gemma 2 9B, windowed layers": _GEMMA_9B,
+    "Gemma 2 27B, full layers": _GEMMA_27B,
+    "Phi 3 mini 128k": Body(3072, 8192, 32, 32064),
+    "DeepSeek V2 Lite": Body(
+        2048, 8 * 1408, 27, 102400, 2048 * 16 * 192 + 2048 * (512 + 64) + 512 * 16 * 256 + 16 * 128 * 2048
+    ),
+    "gpt-oss 20b, full layers": _GPT_OSS,
+    "gpt-oss 20b, windowed layers": _GPT_OSS,
+}
 
 
 class Question(NamedTuple):

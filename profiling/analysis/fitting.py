@@ -84,7 +84,7 @@ def all_series(
     """The measured sizes, by batch · heads."""
     if rows.empty:
         return []
-    parts = [(key, own, *_latencies(own, question.workload)) for key, own in rows.groupby(["batch", "heads"])]
+    parts = [(key, own, *latencies(own, question.workload)) for key, own in rows.groupby(["batch", "heads"])]
     pairs = _pairs([ms for _, _, ms, _ in parts], set(rows["backend"]), question.candidate)
     found: dict[Pair, dict[tuple[int, int, str], Crossover]] = {
         (other, name): {
@@ -124,7 +124,7 @@ def _pairs(found: Sequence[dict[Option, dict[int, float]]], present: set[str], c
     return pairs
 
 
-def _latencies(rows: pd.DataFrame, workload: str) -> tuple[dict[Option, dict[int, float]], str]:
+def latencies(rows: pd.DataFrame, workload: str) -> tuple[dict[Option, dict[int, float]], str]:
     """Milliseconds by backend and N, and the direction they are of: `fwd`, `fwd_bwd`, or `sum`."""
     usable = rows[(rows["status"] == "ok") & (rows["latency_p50_ms"] > 0)]
     usable = usable[~usable["seq_len_k"].isin(_limited(usable))]

@@ -11,9 +11,9 @@ from profiling.analysis import decision_fingerprint as prints
 from profiling.analysis.curves import untiled
 from profiling.analysis.decision import DECIDED, Decision, decide
 from profiling.analysis.decision_sweep import FILE_NAME, command, sweep_text
-from profiling.analysis.deployment import LONGEST, MOST_SEQUENCES, WORKLOADS, Question
+from profiling.analysis.deployment import LONGEST, MOST_SEQUENCES, WORKLOADS, Question, Shape
 from profiling.case import InputError
-from profiling.pages import filters, review_model, state, widgets
+from profiling.pages import filters, review_model, review_steps, state, widgets
 from profiling.pages import review_signing as signing
 from profiling.review_table import headline, numbers, standings
 
@@ -28,19 +28,22 @@ def render() -> None:
         return
     frame, choices = filters.choose_slice(untiled(loaded.frame), ("dtype",))
     candidate = filters.choose_candidate(frame[frame["variant"] == ""], "naive")
-    question, asked = _ask(frame, [*choices, candidate])
-    head.finish([*choices, candidate, *asked])
+    question, own, asked = _ask(frame, [*choices, candidate])
     if not question.shapes:
+        head.finish([*choices, candidate, *asked])
         st.info("No model is chosen.")
         st.text("Choose one or several above, or add a shape of your own.")
         return
     try:
         decision, found = _decide(loaded.stamp, question)
     except InputError as error:
+        head.finish([*choices, candidate, *asked])
         st.error(widgets.plain(error))
         return
     fingerprint = prints.fingerprint(question, found)
     _answer(decision, loaded)
+    worth, more = review_steps.draw(decision, loaded, own)
+    head.finish([*choices, candidate, *asked, *more])
     _lacking(decision, loaded)
     exports = signing.Exports(st.container())
     signed = signing.draw(
@@ -57,13 +60,15 @@ def render() -> None:
         state.data_dir(),
     )
     exports.fill(
-        report.Review(decision, loaded.run.header, fingerprint, standings(signed, fingerprint, found)),
+        report.Review(decision, loaded.run.header, fingerprint, standings(signed, fingerprint, found), worth),
         loaded.name,
     )
 
 
-def _ask(frame: pd.DataFrame, choices: list[filters.Choice]) -> tuple[Question, list[filters.Choice]]:
-    """Draw what is asked for; returns the question and the choices behind it."""
+def _ask(
+    frame: pd.DataFrame, choices: list[filters.Choice]
+) -> tuple[Question, Shape | None, list[filters.Choice]]:
+    """Draw what is asked for; returns the question, the reader's own shape in it, and the choices behind."""
     chosen = filters.values_of(choices)
     dtype, candidate = str(chosen.get("dtype", "bf16")), str(chosen["candidate"])
     with st.container(border=True):
@@ -101,7 +106,7 @@ def _ask(frame: pd.DataFrame, choices: list[filters.Choice]) -> tuple[Question, 
     question = Question(
         tuple(chosen_shapes), batches, lengths, str(workload.value), str(clock.value), dtype, candidate
     )
-    return question, [models, *own_choices, *batch_choices, *length_choices, workload, clock]
+    return question, own, [models, *own_choices, *batch_choices, *length_choices, workload, clock]
 
 
 def _own_shape() -> tuple[review_model.Shape | None, list[filters.Choice]]:
@@ -117,8 +122,8 @@ def _own_shape() -> tuple[review_model.Shape | None, list[filters.Choice]]:
             ("own_kv", "KV heads", 8, 1024),
             ("own_d", "Head dim d", 128, 1024),
         ):
-            choices.append(filters.whole(key, label, value, most, width=140))
-            values[key] = choices[-1].value
+            values[key] = int(st.number_input(label, 1, most, value, key=key, bind="query-params", width=140))
+            choices.append(filters.Choice(key, label, values[key], value))
         causal = st.toggle("Causal", True, key="own_causal", bind="query-params")
         choices.append(filters.Choice("own_causal", "Causal", causal, True))
     return review_model.own(values["own_heads"], values["own_kv"], values["own_d"], causal), choices
@@ -131,8 +136,14 @@ def _span(
     found, choices = [], []
     with st.container(horizontal=True):
         for end, value in zip(("from", "to"), usual, strict=True):
-            choices.append(filters.whole(f"{key}_{end}", f"{label} {end}", value, most))
-            found.append(choices[-1].value)
+            name = f"{key}_{end}"
+            number = int(
+                st.number_input(
+                    f"{label} {end}", 1, most, value, key=name, bind="query-params", width="stretch"
+                )
+            )
+            found.append(number)
+            choices.append(filters.Choice(name, f"{label} {end}", number, value))
     return (found[0], found[1]), choices
 
 

@@ -8,7 +8,8 @@ import pandas as pd
 
 from profiling import review_table
 from profiling.analysis.decision import DECIDED, NOT_MEASURED, PARTLY, UNDECIDED, Decision
-from profiling.analysis.deployment import PRESETS, Shape
+from profiling.analysis.deployment import BODIES, PRESETS, Shape
+from profiling.model.step import Body
 from profiling.pages import state
 from profiling.pages.widgets import plain
 
@@ -39,6 +40,11 @@ def usual(frame: pd.DataFrame, shapes: list[Shape], dtype: str) -> list[Shape]:
     presets = [shape for shape in fitting if shape in PRESETS][:USUAL_MODELS]
     most = max(fitting, key=lambda shape: (counts[key_of[shape]], shape.causal, shape.head_dim), default=None)
     return presets or ([most] if most else [])
+
+
+def bodies(own: Shape | None, body: Body) -> dict[str, Body]:
+    """The layers around each model's attention, those of the reader's own shape among them."""
+    return BODIES if own is None else {**BODIES, own.name: body}
 
 
 def lengths(frame: pd.DataFrame) -> tuple[int, int]:

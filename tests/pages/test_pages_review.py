@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 from drawing import draw, texts
-from page_runs import gpu_run
+from page_runs import cpu_run, gpu_run
 from streamlit.testing.v1 import AppTest
 from synthetic import LAWS, Law, write_synthetic
 
-from profiling import reviews
+from profiling import reviews, units
 from profiling.analysis.decision import decide
 from profiling.analysis.deployment import PRESETS, Question
 from profiling.devices import find_device
 from profiling.pages import review_model, state
+from profiling.records import Run
 from profiling.review_table import table
 from profiling.store import frame, samples_frame
 
@@ -31,7 +32,7 @@ def folder(data: Path) -> Path:
     return data
 
 
-def phi(**changes: object) -> object:
+def phi(**changes: object) -> Run:
     """A run that answers for the preset Phi 3 mini."""
     axes: dict[str, object] = {
         **FEW,
@@ -200,3 +201,51 @@ def test_a_run_offers_its_own_shapes(show: Show) -> None:
     assert review_model.offered(state.with_axes(frame(run)), "fp16") == list(PRESETS)
     show("h200-standard")
     assert draw("review").multiselect[0].value == ["16 heads, d 128, causal"]
+
+
+def test_the_step_recomputes_from_the_run_and_the_efficiency(folder: Path) -> None:
+    """Attention's share and the step's speed-up on the page are those of the raw medians and the FLOPs."""
+    run = phi()
+    device = find_device("h200")
+    app = draw("review", efficiency="50", context_to="1024")
+    (table,) = [d.value for d in app.dataframe if "est_other_ms" in d.value.columns]
+    assert table["seq_len"].tolist() == [256, 1024]
+    ms = {
+        (row.case.backend, row.case.seq_len_k): next(c.latency_p50_ms or 0.0 for c in row.clocks)
+        for row in run.measurements
+    }
+    weights = 4 * 3072 * 3072 + 3 * 3072 * 8192
+    flops = 2 * 1024 * weights + 2 * 3072 * 32064 / 32
+    assert device.bf16_tflops is not None
+    other = flops / (device.bf16_tflops * 0.5e9)
+    line = table.iloc[1]
+    assert line["est_other_ms"] == pytest.approx(other)
+    naive, flash = ms["naive", 1024], ms["flash", 1024]
+    assert line["est_naive_share"] == pytest.approx(naive / (naive + other))
+    assert line["est_speedup_over_naive"] == pytest.approx((naive + other) / (flash + other))
+    shown = app.table[1].value.iloc[0]
+    expected = units.ratio_text((naive + other) / (flash + other))
+    assert shown["est\\. step over naive"].replace("\\", "") == expected
+    assert "By this model attention is" in texts(app).replace("\\", "")
+
+
+def test_an_own_shape_is_asked_for_its_other_layers(folder: Path) -> None:
+    """Hidden and intermediate size come from the address; its head is left out."""
+    query = {"own": "true", "own_heads": "32", "own_kv": "32", "own_d": "96", "models": "Llama 3 8B"}
+    app = draw("review", **query, own_hidden="1000", own_mlp="3000", context_to="1024")
+    (table,) = [d.value for d in app.dataframe if "est_other_ms" in d.value.columns]
+    assert table["hidden"].tolist() == [1000, 1000]
+    flops = 2 * 1024 * (1000 * 64 * 192 + 3 * 1000 * 3000)
+    peak = find_device("h200").bf16_tflops
+    assert peak is not None
+    assert table["est_other_ms"].tolist()[1] == pytest.approx(flops / (peak * 0.7e9))
+
+
+def test_a_step_that_cannot_be_modelled_says_why(folder: Path, data: Path) -> None:
+    """An efficiency above 100 % is one sentence; so is a device without a peak; the table above stands."""
+    app = draw("review", efficiency="130")
+    assert "above 0 and at most 1" in app.error[0].value.replace("\\", "")
+    assert len(app.table) == 1
+    write_synthetic(cpu_run(), data / "samples" / "cpu-quick.jsonl")
+    app = draw("review", run="cpu-quick")
+    assert "is not in the catalogue" in texts(app)
