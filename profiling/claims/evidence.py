@@ -28,7 +28,7 @@ _COLUMNS = [
     *("backend", "variant", "name", "status", "reason", "seq_len_q", "seq_len_k", "tile_m", "tile_n"),
     *("block_m", "block_n", "kernel", "clock", "latency_p50_ms", "peak_mem_bytes", "retained_mem_bytes"),
     *("rel_error", "eager_rel_error", "dram_write_bytes", "dram_bytes", "l2_bytes"),
-    "est_tile_bytes",
+    *("est_tile_bytes", "flags"),
 ]
 _SHARED = ["run_id", "direction", "dtype", "batch", "heads", "kv_heads", "head_dim", "head_dim_v", "causal"]
 
@@ -141,6 +141,12 @@ def _plain(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[without.fillna(False)]
 
 
+def aged(rows: pd.DataFrame) -> str:
+    """What a source adds where rows are of kernels that have changed since; empty where none is."""
+    stale = rows["flags"].fillna("").str.contains("stale_kernel").any()
+    return "; measured with kernels that have changed since" if stale else ""
+
+
 def clock_of(rows: pd.DataFrame) -> str:
     """The clock that is looked at: `device` where there is one, else the first of `CLOCKS`."""
     present = set(rows["clock"].unique())
@@ -187,7 +193,7 @@ def curves(
     """
     rows = hand.plain
     rows = rows[rows["name"].isin(backends) & rows[column].notna()][
-        [*_SHARED, "name", "seq_len_k", "clock", "device_name", column]
+        [*_SHARED, "name", "seq_len_k", "clock", "device_name", "flags", column]
     ]
     for name, value in fixed.items():
         rows = rows[rows[name] == value]
@@ -210,7 +216,7 @@ def curves(
         heads = shared["batch"] * shared["heads"]
         rank = (len(n), shared["head_dim"] == usual_dim, not shared["causal"], n[-1], -heads)
         if best is None or rank > best[0]:
-            best = (rank, shared | {"clock": own["clock"].iloc[0]}, by_backend)
+            best = (rank, shared | {"clock": own["clock"].iloc[0], "aged": aged(own)}, by_backend)
     if best is None:
         raise LackingError(f"{column} of {' and '.join(backends)} at {least} or more N")
     where = hand.device.name if hand.device else str(rows["device_name"].iloc[0])
@@ -226,7 +232,7 @@ def _curves(shared: dict[str, Any], by_backend: ByBackend, where: str) -> Curves
     clock = f", {shared['clock']} clock" if shared["clock"] else ""
     shape = f"{case.direction} {case.dtype} B{case.batch} H{case.heads} d{case.head_dim}{mask}"
     run_id = shared["run_id"]
-    return Curves(f"run {run_id} on {where}: {shape}{clock}", run_id, case, by_backend)
+    return Curves(f"run {run_id} on {where}: {shape}{clock}{shared['aged']}", run_id, case, by_backend)
 
 
 def exponent(points: Mapping[int, float]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from profiling import units
 from profiling.analysis.tiles import TileGrid, tile_grids
 from profiling.case import Case
-from profiling.claims.evidence import AtHand, Evidence, Fact, LackingError, Maker, clock_of
+from profiling.claims.evidence import AtHand, Evidence, Fact, LackingError, Maker, aged, clock_of
 from profiling.devices import catalogue, find_device
 from profiling.model.memory import forward_sram_bytes
 from profiling.model.tile_limits import register_bytes, tile_limits
@@ -65,7 +65,7 @@ def tiles_run(hand: AtHand) -> Evidence:
         "measured",
         f"Left to itself flash mostly ran {said} (queries x keys); in {units.percent_text(share)} of the "
         "rows both sides were 64 or 128.",
-        f"{units.count_text(len(rows))} forward rows of N from 1024 on",
+        f"{units.count_text(len(rows))} forward rows of N from 1024 on{aged(rows)}",
         (
             Fact("rows with both sides 64 or 128", share, units.percent_text(share)),
             *(Fact(f"Br at d = {d}", float(t.split(" x ")[0]), t) for d, t in counts.items()),
@@ -101,16 +101,17 @@ def best_tiles(hand: AtHand) -> Evidence:
     return Evidence(
         "measured",
         f"Of all tiles asked of {grids[0].backend} the fastest forward was {said} (queries x keys).",
-        f"run {grids[0].slice.run_id}: N = {units.count_text(grids[-1].seq_len)}, {grids[0].slice.dtype}",
+        _label(hand, grids),
         tuple(
             Fact(f"Br at d = {g.slice.head_dim}", float((g.best or (0, 0))[0]), _tile(g.best)) for g in grids
         ),
     )
 
 
-def _label(grids: list[TileGrid]) -> str:
+def _label(hand: AtHand, grids: list[TileGrid]) -> str:
     first, n = grids[0], units.count_text(grids[-1].seq_len)
-    return f"run {first.slice.run_id}: {first.backend}, forward, N = {n}"
+    rows = hand.rows[hand.rows["run_id"].eq(first.slice.run_id) & hand.rows["backend"].eq(first.backend)]
+    return f"run {first.slice.run_id}: {first.backend}, forward, N = {n}{aged(rows)}"
 
 
 def _tile(tile: tuple[int, int] | None) -> str:
@@ -139,7 +140,7 @@ def larger_tiles(hand: AtHand) -> Evidence:
         "measured",
         f"The largest tile that ran took {units.ratio_text(min(f.value for f in facts))} to "
         f"{units.ratio_text(max(f.value for f in facts))} the time of the best one.",
-        _label(grids),
+        _label(hand, grids),
         tuple(facts),
     )
 
@@ -293,7 +294,7 @@ def few_rows(hand: AtHand) -> Evidence:
         f"With Br = {grids[0].block_m[0]} the best Bc still takes "
         f"{units.ratio_text(min(f.value for f in facts))} to {units.ratio_text(max(f.value for f in facts))} "
         "the time of the best tile.",
-        _label(grids),
+        _label(hand, grids),
         tuple(facts),
     )
 

@@ -16,6 +16,7 @@ from profiling.claims.evidence import (
     LackingError,
     Line,
     Maker,
+    aged,
     curves,
     fused_of,
 )
@@ -67,7 +68,7 @@ def errors_by_dtype(hand: AtHand) -> Evidence:
     return Evidence(
         "measured",
         f"Median relative error of a forward: {said}; the chapter says {units.number_text(CLAIMED_ERROR)}.",
-        f"{units.count_text(len(rows))} rows, worst tensor, against fp64 on the same inputs",
+        f"{units.count_text(len(rows))} rows, worst tensor, against fp64 on the same inputs{aged(rows)}",
         tuple(facts),
     )
 
@@ -104,7 +105,7 @@ def short_sequences(hand: AtHand) -> Evidence:
         "measured",
         f"Forwards up to N = {SHORT} in which {name} was slower than naive: {said} (naive over {name}). A "
         "forward forms nothing again: what counts there is the launch, and blocks too few to fill the GPU.",
-        f"runs {', '.join(sorted(set(ratio.index.get_level_values('run_id'))))}",
+        f"runs {', '.join(sorted(set(ratio.index.get_level_values('run_id'))))}{aged(rows)}",
         tuple(facts),
     )
 
@@ -262,7 +263,7 @@ def decode_speed(hand: AtHand) -> Evidence:
         "that heads share and fills few multiprocessors; it moves no matrix of scores. To save "
         f"{units.percent_text(CLAIMED_SAVING)} of a token that way, attention would have to be "
         f"{units.percent_text(share)} of it.",
-        f"runs {', '.join(sorted(set(ratio.index.get_level_values('run_id'))))}, device clock",
+        f"runs {', '.join(sorted(set(ratio.index.get_level_values('run_id'))))}, device clock{aged(rows)}",
         tuple(facts),
     )
 
@@ -310,7 +311,7 @@ def alibi_cost(hand: AtHand) -> Evidence:
         "measured",
         f"ALiBi inside the kernel made the forward take {units.ratio_text(ratio[last])} the time at N = "
         f"{units.count_text(last)}; no kernel of its own, no matrix of biases.",
-        f"runs {', '.join(sorted(set(both.index.get_level_values('run_id'))))}, device clock",
+        f"runs {', '.join(sorted(set(both.index.get_level_values('run_id'))))}, device clock{aged(rows)}",
         tuple(_ratio(f"N = {units.count_text(n)}", x) for n, x in sorted(ratio.items())),
     )
 

@@ -323,6 +323,14 @@ def test_the_recurrence_is_the_softmax(tile: int) -> None:
 # --------------------------------------------------------------------------------------------- curves
 
 
+def test_a_kernel_that_has_changed_since_is_said(hand: AtHand) -> None:
+    """Where one row of the curve has the flag, its source says so; where none has, it does not."""
+    for flag, said in (("stale_kernel;noisy", True), ("noisy", False)):
+        plain = hand.plain.assign(flags=flag)
+        found = curves(hand._replace(plain=plain), ("flash",), "latency_p50_ms", direction="fwd")
+        assert ("changed since" in found.label) is said
+
+
 def test_curves_take_one_slice_of_one_run(hand: AtHand) -> None:
     """No two rows share a backend and N; what nobody measured is lacking."""
     found = curves(hand, ("naive", "flash"), "latency_p50_ms", direction="fwd")
