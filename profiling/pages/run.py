@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import NamedTuple
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from profiling import store, units
 from profiling.case import InputError, Sweep
 from profiling.figures import gpu_trace
-from profiling.pages import build, filters, jobs, run_model, state, widgets
+from profiling.pages import build, filters, jobs, run_model, signin, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import Run
 from profiling.sweep_text import sweep_toml
@@ -25,6 +27,8 @@ def render() -> None:
         "Measure this machine: choose or build a sweep, see its plan, start it. It goes on when this tab is "
         "closed."
     )
+    if not signin.admit("measure").admitted:
+        return
     folder = state.data_dir()
     lacks = jobs.missing()
     if lacks:
@@ -159,7 +163,7 @@ def _pending(job: jobs.Job, waiting: list[jobs.Job], infos: dict[str, store.RunI
         holders = [
             info.path.stem
             for info in running
-            if (run := _grown(info)) and run_model.device_of(run) == job.device
+            if (grown := _grown(info)) and run_model.device_of(grown.run) == job.device
         ]
         others = [
             other.run_id
@@ -188,11 +192,11 @@ def _never_began(run_id: str, folder: Path) -> None:
 def _one(info: store.RunInfo, folder: Path, *, startable: bool) -> None:
     """One run: its bar, the case at hand, what can be done with it, and its log."""
     at = jobs.progress(info)
-    run = _grown(info)
+    grown = _grown(info)
     of = "" if at.planned is None else f" of {units.count_text(at.planned)}"
     pace = None
-    if at.state == "running" and run is not None:
-        pace = run_model.pace(run, info.began_at, at.planned)
+    if at.state == "running" and grown is not None:
+        pace = run_model.pace(grown.run, info.began_at, at.planned)
     text = (
         f"{info.run_id}: {at.state}, {at.done}{of} cases{'' if pace is None else run_model.pace_text(pace)}"
     )
@@ -202,14 +206,14 @@ def _one(info: store.RunInfo, folder: Path, *, startable: bool) -> None:
     failed = {status: n for status, n in info.n_by_status.items() if status != "ok"}
     if failed:
         st.text("Did not run: " + ", ".join(f"{n} {status}" for status, n in failed.items()))
-    if run is not None and run.measurements:
-        _detail(run, running=at.state == "running")
+    if grown is not None and grown.run.measurements:
+        _detail(grown, running=at.state == "running")
     ended_early = at.state in ("killed", "interrupted", "out of time")
     with st.container(horizontal=True):
         if at.state == "running":
             _cancel(info.pid, info.run_id, "Stops after the case at hand; every row is kept")
         elif ended_early:
-            _resume(info, run, startable=startable)
+            _resume(info, grown, startable=startable)
         if info.n_cases and st.button("Show", key=f"show-{info.run_id}", help="Opens its Overview"):
             st.session_state[state.RUN_KEY] = info.path.stem
             st.switch_page(widgets.page("overview"))
@@ -232,8 +236,8 @@ def _refusal(folder: Path, run_id: str) -> None:
         st.error(widgets.plain(why))
 
 
-def _resume(info: store.RunInfo, run: Run | None, *, startable: bool) -> None:
-    device = "cpu" if run is None else run_model.device_of(run)
+def _resume(info: store.RunInfo, grown: Grown | None, *, startable: bool) -> None:
+    device = "cpu" if grown is None else run_model.device_of(grown.run)
     if st.button("Resume", key=f"resume-{info.run_id}", disabled=not startable, help=f"Goes on on {device}"):
         try:
             jobs.resume(info, device)
@@ -248,7 +252,15 @@ def _short(path: Path) -> str:
     return str(path.relative_to(jobs.ROOT)) if path.is_relative_to(jobs.ROOT) else str(path)
 
 
-def _grown(info: store.RunInfo) -> Run | None:
+class Grown(NamedTuple):
+    """A run as far as it is, the block at hand, and the chart of what its GPU did, if it has one."""
+
+    run: Run
+    at_hand: str
+    gpu: go.Figure | None
+
+
+def _grown(info: store.RunInfo) -> Grown | None:
     """The run as far as it is; None if its file is gone or broken meanwhile."""
     found = state.stamp(info.path)
     try:
@@ -258,24 +270,25 @@ def _grown(info: store.RunInfo) -> Run | None:
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
-def _read(key: state.Stamp) -> Run:
+def _read(key: state.Stamp) -> Grown:
     """Apart from the pages' cache: a file that grows every second would drive all others out of it."""
-    return store.load_run(key.path)
+    run = store.load_run(key.path)
+    moments = run_model.moments(run.measurements)
+    return Grown(run, run_model.at_hand(run), gpu_trace.figure(moments) if moments else None)
 
 
-def _detail(run: Run, *, running: bool) -> None:
+def _detail(grown: Grown, *, running: bool) -> None:
     """The case that was measured last, the one at hand, and what the GPU did so far."""
-    last = run.measurements[-1]
+    last = grown.run.measurements[-1]
     st.text(f"latest: {last.case.label} ({last.status})")
     if not running:
         return
-    if at_hand := run_model.at_hand(run):
-        st.text(f"at hand: {at_hand}")
-    moments = run_model.moments(run.measurements)
-    if moments:
+    if grown.at_hand:
+        st.text(f"at hand: {grown.at_hand}")
+    if grown.gpu is not None:
         st.plotly_chart(
-            gpu_trace.figure(moments),
-            key=f"gpu-{run.run_id}",
+            grown.gpu,
+            key=f"gpu-{grown.run.run_id}",
             alt="SM clock, power and temperature of the GPU after each case",
             config={"displayModeBar": False},
         )

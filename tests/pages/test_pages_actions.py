@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drawing import draw, texts
-from page_runs import cpu_run
+from drawing import draw, figures, texts, values_of
+from page_runs import cpu_run, gpu_run
 from synthetic import write_synthetic
 
 from profiling import export, store
@@ -204,3 +204,19 @@ def test_a_killed_run_is_gone_on_with_by_a_button(begun: Path, monkeypatch: pyte
     app.button(key="resume-begun").click().run()
     assert asked == [("begun.jsonl", "cpu")]
     assert not [button for button in app.button if button.key == "cancel-begun"]
+
+
+def test_a_run_of_a_gpu_shows_clock_power_and_temperature(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small charts from the growing file, whose last values are those of its last row."""
+    run = unfinished(gpu_run("begun"), 5, pid=os.getpid())
+    write_synthetic(run, data / "runs" / "begun.jsonl")
+    monkeypatch.setattr(jobs, "is_ours", lambda pid, run_id: True)
+    (figure,) = figures(draw("run"))
+    last = run.measurements[-1].gpu_after
+    assert last is not None
+    assert [values_of(trace["y"])[-1] for trace in figure["data"]] == [
+        *(last.sm_clock_mhz, last.power_w, last.temperature_c)
+    ]
+    assert [len(values_of(trace["x"])) for trace in figure["data"]] == [5, 5, 5]
