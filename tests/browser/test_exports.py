@@ -54,6 +54,9 @@ def test_a_chart_of_a_page_saves_as_svg_and_png(page: Page, app_url: str, tmp_pa
     main = page.get_by_test_id("stMain")
     buttons = tuple(main.get_by_role("button", name=f"{kind} of chart memory") for kind in ("SVG", "PNG"))
     expect(buttons[0]).to_be_visible()
+    page.get_by_test_id("stDataFrame").first.hover()
+    expect(page.get_by_role("button", name="Fullscreen").first).to_be_visible()
+    assert page.get_by_role("button", name="Download as CSV").count() == 0  # Streamlit's own, unguarded
     check_pictures(page, buttons, tmp_path)
 
 

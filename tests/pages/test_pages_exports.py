@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from profiling.pages import registry
 
+ROOT = Path(registry.__file__).resolve().parents[2]
 Show = Callable[..., Path]
 VIEWS: list[tuple[str, dict[str, str]]] = [
     ("overview", {}),
@@ -88,6 +90,12 @@ def test_every_chart_has_its_pictures_and_every_table_its_csv(show: Show, page: 
     for table in tables:
         assert [getattr(button, "label", "") for button in table.get("download_button")] == ["CSV"]
         assert [code.language for code in table.code] == ["markdown"]
+
+
+def test_streamlits_own_csv_of_a_table_is_switched_off() -> None:
+    """It writes `=1+1` as it stands; what leaves a table goes through `export.to_csv`."""
+    settings = tomllib.loads((ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8"))
+    assert settings["client"]["disableDataExport"] is True
 
 
 def test_no_page_writes_a_csv_but_by_the_one_function() -> None:
