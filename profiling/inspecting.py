@@ -99,7 +99,16 @@ def _compiled(request: Request) -> Inspection:
 
 def inspection_text(found: Sequence[Facts]) -> str:
     """What one kernel takes, or two side by side: sentences, then tables."""
-    from profiling.inspection_facts import conflicts_text, mix_rows, problems, rows, title, verdict
+    from profiling.inspection_facts import (
+        CONFLICTS,
+        CONFLICTS_MEANING,
+        conflicts_command,
+        mix_rows,
+        problems,
+        rows,
+        title,
+        verdict,
+    )
     from profiling.terminal import table
     from profiling.units import count_text
 
@@ -116,7 +125,8 @@ def inspection_text(found: Sequence[Facts]) -> str:
         header = ["instructions", *(word for name in names for word in (name, "main loop")), "what"]
         body = [(r.kind, *(count_text(n) for pair in r.counts for n in pair), r.what) for r in mixes]
         lines += ["", "Counted as they stand, each once", table(header, body)]
-    return "\n".join([*lines, "", conflicts_text(request)])
+    lines += ["", CONFLICTS, f"    {conflicts_command(request)}", CONFLICTS_MEANING]
+    return "\n".join(lines)
 
 
 def sass_text(found: Facts) -> str:

@@ -108,12 +108,24 @@ def numbers(found: Facts) -> dict[str, Value]:
         "limited_by": None if held is None else "; ".join(held.limits),
         "instructions": sum(mix(found.code).values()) if found.code else None,
         "loop_instructions": sum(mix(found.loop).values()) if found.loop else None,
+        "loop_instructions_per_score": _per_score(found),
         "loads": None if all_loads is None else all_loads.all,
         "wide_loads": None if all_loads is None else all_loads.wide,
         "loop_loads": None if loop_loads is None else loop_loads.all,
         "loop_wide_loads": None if loop_loads is None else loop_loads.wide,
         **counts,
     }
+
+
+def _per_score(found: Facts) -> float | None:
+    """Instructions of all threads in a step of the main loop, over the scores of a tile.
+
+    Where all warps of a block share each step, as in the portable kernels; None elsewhere.
+    """
+    x = found.inspection
+    if not found.loop or KERNELS[x.request.kernel].backend != "flash_portable":
+        return None
+    return sum(mix(found.loop).values()) * x.threads / (x.block_m * x.block_n)
 
 
 def _snake(name: str) -> str:
@@ -185,15 +197,15 @@ def spill_text(found: Facts) -> str:
     )
 
 
-def conflicts_text(request: Request) -> str:
-    """What measures the bank conflicts of shared memory, which no disassembly shows."""
-    return (
-        "Bank conflicts of shared memory are counted by a running GPU, and no run file holds them: "
-        "`flashscope counters` reads bytes and tensor-core use. On a machine with the GPU this command "
-        f"counts them for one launch:\n\n    {conflicts_command(request)}\n\n"
-        "It counts conflicts of ordinary loads and stores. What matrix instructions and the copy engine read "
-        "of shared memory they read in layouts that the compiler swizzles, and these counters leave it out."
-    )
+CONFLICTS = (
+    "Bank conflicts of shared memory are counted by a running GPU, and no run file holds them: `flashscope "
+    "counters` reads bytes and the use of tensor cores. On a machine with the GPU, this counts those of one "
+    "launch:"
+)
+CONFLICTS_MEANING = (
+    "These are conflicts of ordinary loads and stores. Matrix instructions and the copy engine use "
+    "shared memory in layouts that the compiler swizzles, which these counters leave out."
+)
 
 
 def conflicts_command(request: Request) -> str:
@@ -274,6 +286,11 @@ def rows(found: Sequence[Facts]) -> list[Row]:
         told("matrix instructions in the PTX", _family),
         row("instructions", "instructions"),
         row("instructions of the main loop", "loop_instructions"),
+        *(
+            [row("the same, of all threads, per score", "loop_instructions_per_score", units.number_text)]
+            if all(x["loop_instructions_per_score"] for x in of)
+            else []
+        ),
         told("loads of 16 bytes", lambda x: _wide(x, x.code)),
         told("loads of 16 bytes in the main loop", lambda x: _wide(x, x.loop)),
     ]

@@ -38,6 +38,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("Lab", "numerics-lab", "Numerics lab", ":material/experiment:", "numerics_lab"),
     Entry("Lab", "claims", "Claims", ":material/fact_check:", "claims"),
     Entry("Lab", "capacity", "Capacity", ":material/stacked_bar_chart:", "capacity"),
+    Entry("Lab", "inspector", "Inspector", ":material/memory_alt:", "inspector"),
     Entry("Data", "run", "Run", ":material/play_circle:", "run"),
     Entry("Data", "data", "Data", ":material/database:", "data"),
 )

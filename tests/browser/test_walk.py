@@ -38,6 +38,7 @@ PAGES = (
     "Numerics lab",
     "Claims",
     "Capacity",
+    "Inspector",
     "Run",
     "Data",
 )
