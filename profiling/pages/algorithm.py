@@ -30,6 +30,8 @@ machine's CPU on inputs from a standard normal. Bytes are counted as without a c
 first needed and each result when it is done. On a GPU they are asked of the L2, which most of K and V do not
 leave (page Traffic).
 
+The address of the page holds the step, so that it can be sent to a colleague.
+
 The backward is shown as one loop, keys outside and queries inside, so dQ goes to memory and back at every
 step. FlashAttention-2 adds to it there atomically; the portable kernels here form dQ in a second loop.
 """
@@ -74,7 +76,7 @@ def _walk(words: list[str]) -> None:
         st.error(widgets.plain(error))
         return
     st.markdown(model.sentence(walk))
-    _player()(data=model.player_data(walk), key="walk", height="content")
+    _player()(data=model.player_data(walk, _asked_step()), key="walk", height="content")
     with st.expander("How to read it"):
         st.markdown(HOW)
         with st.container(horizontal=True):
@@ -83,6 +85,16 @@ def _walk(words: list[str]) -> None:
     widgets.table(model.steps_table(walk), name="steps", run_id="walk")
     st.markdown("The same as a file, with every number:")
     st.code(shlex.join(["flashscope", *words, "--out", "trace.json"]), language=None, wrap_lines=True)
+
+
+def _asked_step() -> int:
+    """The step of the address, counted from 0 here: for the first walk of a session, which it was made for.
+
+    The player writes it there without the server, and keeps the step itself while the walk stays.
+    """
+    asked = "" if st.session_state.get("walk_opened") else st.query_params.get("step", "")
+    st.session_state["walk_opened"] = True
+    return int(asked) - 1 if asked.isascii() and asked.isdigit() and 0 < len(asked) < 6 else 0
 
 
 @st.cache_data(max_entries=16, show_spinner="Walking through the tiles on this machine's CPU")

@@ -14,6 +14,7 @@ export default function (component) {
   if (root.dataset.id === data.id) return; // the same walk: keep the step
   root.dataset.id = data.id;
   clearInterval(root.timer);
+  root.timer = undefined;
   const at = Object.fromEntries(HTML_PARTS.map((name) => [name, root.querySelector("." + name)]));
   const frames = data.frames;
   let now = Math.min(Math.max(0, data.start), frames.length - 1);
@@ -35,12 +36,13 @@ export default function (component) {
     draw(root, data, now);
     at.back.disabled = at.first.disabled = now === 0;
     at.next.disabled = now === frames.length - 1;
-    root.dataset.step = now;
+    if (root.timer === undefined) keepInAddress(root, now);
   };
 
   const pause = () => {
     clearInterval(root.timer);
     root.timer = undefined;
+    keepInAddress(root, now);
     at.play.textContent = "Play";
     at.say.setAttribute("aria-live", "polite");
   };
@@ -77,10 +79,23 @@ export default function (component) {
   show(now);
   return () => {
     clearInterval(root.timer);
+    clearTimeout(root.address);
     size.disconnect();
     scheme.removeEventListener("change", again);
     root.dataset.id = "";
   };
+}
+
+// The address of the page leads to this step, counted from 1; without one to the first. Once the hand rests:
+// browsers refuse a hundred changes in half a minute.
+function keepInAddress(root, step) {
+  clearTimeout(root.address);
+  root.address = setTimeout(() => {
+    const address = new URL(location.href);
+    if (step) address.searchParams.set("step", step + 1);
+    else address.searchParams.delete("step");
+    history.replaceState(history.state, "", address);
+  }, 300);
 }
 
 function fillTable(table, { head, rows }) {

@@ -179,6 +179,20 @@ def test_the_page_plays_what_the_process_computed() -> None:
     assert any("--seq-len 16" in code.value and "--causal" in code.value for code in app.code)
 
 
+@pytest.mark.parametrize(
+    ("asked", "start"), [("7", 6), ("0", -1), ("", 0), ("x", 0), ("-3", 0), ("²", 0), ("9" * 9, 0)]
+)
+def test_the_address_leads_to_a_step_once(monkeypatch: pytest.MonkeyPatch, asked: str, start: int) -> None:
+    """The first walk of a session begins there (the player keeps within its frames); another does not."""
+    found = trace(Walk())
+    monkeypatch.setattr(algorithm.computing, "computed", lambda words: found)
+    app = draw("algorithm", step=asked)
+    (player,) = players(app)
+    assert json.loads(player.proto.json)["start"] == start
+    app.run()
+    assert json.loads(players(app)[0].proto.json)["start"] == 0
+
+
 def test_without_torch_the_page_says_so_and_the_tile_still_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk needs torch; the bar is a formula."""
     monkeypatch.setattr(jobs, "missing", lambda: "torch is not installed.")
