@@ -123,7 +123,7 @@ def start(sweep: Path, device: str, folder: Path, run_id: str, label: str = "") 
     Raises:
         InputError: the folder cannot be written to, or the run exists already.
     """
-    if store.run_path(folder, run_id).exists() or job_path(folder, run_id).exists():
+    if store.run_path(folder, run_id).exists():
         raise InputError(f"run {run_id} exists already: choose another id")
     return _launch(command(sweep, device, folder, run_id, label), device, folder, run_id, resumed=False)
 
@@ -164,6 +164,8 @@ def _launch(line: list[str], device: str, folder: Path, run_id: str, *, resumed:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not resumed:
+            _take_name(folder, run_id)
         with log_path(folder, run_id).open("ab" if resumed else "wb") as log:
             process = subprocess.Popen(
                 line,
@@ -179,6 +181,14 @@ def _launch(line: list[str], device: str, folder: Path, run_id: str, *, resumed:
     except OSError as error:
         raise InputError(f"{folder}: a run cannot be written there: {error.strerror}") from None
     return process.pid
+
+
+def _take_name(folder: Path, run_id: str) -> None:
+    """Of two that start at once, one has the name."""
+    try:
+        job_path(folder, run_id).touch(exist_ok=False)
+    except FileExistsError:
+        raise InputError(f"run {run_id} exists already: choose another id") from None
 
 
 def living(folder: Path) -> list[Job]:
