@@ -241,12 +241,12 @@ def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
     return recorder.names[0] if recorder.names else "math"
 
 
-def tile(case: Case) -> tuple[int, int] | tuple[None, None]:
+def tile(case: Case, inputs: Inputs) -> tuple[int, int] | tuple[None, None]:
     """The (block_m, block_n) that runs, where it is known; in `bwd` that of the dK/dV kernel.
 
-    None with a backward of `flash_hopper`: its kernel is none that a tile alone would describe. Of `flash` it
-    must be known which of its kernels runs: see `flash_as_run`.
+    None with a backward of the kernels for sm_90: theirs is none that a tile alone would describe.
     """
+    case = flash_as_run(case, inputs)
     if case.backend == "flash_hopper":
         return (forward_tile(case) if case.direction == "fwd" else None) or (None, None)
     if case.backend not in TILED_BACKENDS:

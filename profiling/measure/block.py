@@ -21,7 +21,7 @@ import torch
 
 from profiling.case import Case, Protocol
 from profiling.measure import oracle
-from profiling.measure.backends import COMPILED, Backend, flash_as_run, kernel_name, resolve, tile
+from profiling.measure.backends import COMPILED, Backend, kernel_name, resolve, tile
 from profiling.measure.clocks import CpuTimer, CudaTimer, timer_for
 from profiling.measure.compiling import CompileClock
 from profiling.measure.failures import Failure, classify, forget, one_line
@@ -278,7 +278,7 @@ class _BlockRun:
         backend = resolve(case, self.bench.device)
         inputs = backend.prepare(self.inputs)
         self.bench.timer.sync()
-        block_m, block_n = tile(flash_as_run(case, inputs))
+        block_m, block_n = tile(case, inputs)
         with CompileClock().watch() as compiling:
             start = time.perf_counter_ns()
             results = _first_call(backend, case, inputs)

@@ -111,7 +111,7 @@ def _profile(gpu: Gpu, case: Case, seed: int, note: Callable[..., None]) -> dict
     call = bind(backend.forward, case, inputs)
     for _ in range(_WARM_CALLS):
         call()
-    block_m, block_n = tile(case)
+    block_m, block_n = tile(case, inputs)
     fields = {"kernel": kernel_name(case, backend, inputs), "block_m": block_m, "block_n": block_n}
     gpu.flush()
     note("call")

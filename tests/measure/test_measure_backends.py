@@ -31,6 +31,11 @@ FEATURES = [
 ]
 
 
+def tile_of(case):
+    """The tile of a case on tensors without storage."""
+    return tile(case, make_inputs(case, torch.device("meta"), 0))
+
+
 def expected(case, inputs):
     """The output by `naive_attention`, called by hand on each sequence."""
     window = (case.window_left, case.window_right)
@@ -303,25 +308,25 @@ class TestWhatRan:
 
     def test_tiles(self, make_case):
         """A requested tile is what runs; else the backend's default; else there is none."""
-        assert tile(make_case(backend="tiled", tile_m=32, tile_n=16)) == (32, 16)
-        assert tile(make_case(backend="tiled")) == (64, 64)
-        assert tile(make_case()) == (None, None)
+        assert tile_of(make_case(backend="tiled", tile_m=32, tile_n=16)) == (32, 16)
+        assert tile_of(make_case(backend="tiled")) == (64, 64)
+        assert tile_of(make_case()) == (None, None)
         flash = {"backend": "flash", "dtype": "bf16", "head_dim": 64, "head_dim_v": 64}
-        block_m, block_n = tile(make_case(**flash, seq_len_q=128))
+        block_m, block_n = tile_of(make_case(**flash, seq_len_q=128))
         assert block_m >= 16
         assert block_n >= 16
-        assert tile(make_case(**flash, seq_len_q=1)) == (None, None)  # decides when it is launched
-        assert tile(make_case(**flash, seq_len_q=1, tile_m=32, tile_n=32)) == (32, 32)
+        assert tile_of(make_case(**flash, seq_len_q=1)) == (None, None)  # decides when it is launched
+        assert tile_of(make_case(**flash, seq_len_q=1, tile_m=32, tile_n=32)) == (32, 32)
         portable = flash | {"backend": "flash_portable"}
-        assert tile(make_case(**portable, seq_len_q=128)) == (block_m, block_n)
+        assert tile_of(make_case(**portable, seq_len_q=128)) == (block_m, block_n)
 
     def test_tiles_of_the_kernels_for_sm_90(self, make_case):
         """The forward's is known; the backward is not what a tile would describe."""
         hopper = {"backend": "flash_hopper", "dtype": "bf16", "head_dim": 128, "head_dim_v": 128}
         hopper |= {"seq_len_q": 4096, "seq_len_k": 4096}
-        assert tile(make_case(**hopper)) == (128, 128)
+        assert tile_of(make_case(**hopper)) == (128, 128)
         for direction in ("bwd", "fwd_bwd"):
-            assert tile(make_case(**hopper, direction=direction)) == (None, None)
+            assert tile_of(make_case(**hopper, direction=direction)) == (None, None)
 
     @pytest.mark.parametrize("name", ["flash_portable", "flash_hopper"])
     def test_each_name_of_flash_has_a_kernel(self, make_case, name):
@@ -355,8 +360,11 @@ class TestWhatRan:
         inputs = make_inputs(case, torch.device("meta"), 0)
         backend = backends.Backend(lambda inputs: inputs.q, None, ours=True)
         assert kernel_name(case, backend, inputs) == f"fa_core.{ran}"
-        found = flash_as_run(case, inputs)
-        assert found.backend == ran
+        assert flash_as_run(case, inputs).backend == ran
+        named = case.model_copy(update={"backend": ran})
+        assert tile(case, inputs) == tile(named, inputs)
+        hopper = ran == "flash_hopper"
+        assert tile(case.model_copy(update={"direction": "bwd"}), inputs)[0] is None or not hopper
         device = find_device("H200" if capability == (9, 0) else "A100-SXM-80GB")
         assert as_run(case, device).backend == ran
         assert as_measured(case, f"fa_core.{ran}").backend == ("flash" if ran == "flash_portable" else ran)
