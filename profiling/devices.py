@@ -227,7 +227,7 @@ def device_of(environment: Environment, path: Path | None = None) -> Device | No
         "sram_bytes": environment.sram_bytes,
         "memory_bytes": environment.memory_bytes,
     }
-    known = {  # a run file may say anything
+    known: dict[str, Any] = {  # a run file may say anything
         name: value
         for name, value in queried.items()
         if isinstance(value, str) or (value is not None and value > 0)

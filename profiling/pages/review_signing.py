@@ -12,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from profiling import review_report as report
 from profiling import reviews
 from profiling.case import InputError
-from profiling.pages import widgets
+from profiling.pages import signin, widgets
 from profiling.review_table import Standing, standings
 
 URL_VARIABLE = "FLASHSCOPE_REVIEWS"
@@ -89,14 +89,19 @@ def _entry(each: Standing) -> None:
 
 
 def _form(log: reviews.Reviews, now: reviews.SignOff) -> None:
-    """Name, decision, comment. What was typed stays when it is refused."""
+    """Name, decision, comment. What was typed stays when it is refused; a user's name is not typed."""
+    who = signin.admit("sign")
+    if not who.admitted:
+        return
     turn = st.session_state.get(SIGNED, 0)
     if turn:
         st.success("Signed.")
     seen = st.session_state.get(SEEN)
     st.session_state[SEEN] = now.fingerprint
     with st.form(f"sign-{turn}", border=True):
-        name = st.text_input("Name", key=f"sign-name-{turn}", max_chars=reviews.LONGEST_NAME)
+        name = who.name
+        if not who.needed:
+            name = st.text_input("Name", key=f"sign-name-{turn}", max_chars=reviews.LONGEST_NAME)
         decision = st.radio(
             "Decision", list(reviews.DECISIONS), index=None, key=f"sign-decision-{turn}", horizontal=True
         )
