@@ -126,7 +126,7 @@ def width_counts(hand: AtHand) -> Evidence:
         f"A token of a head took {units.number_text(each[narrow])} B at d = {narrow} and "
         f"{units.number_text(each[wide])} B at d = {wide}, "
         f"{units.ratio_text(each[wide] / each[narrow])} for {units.ratio_text(wide / narrow)} the width: "
-        "the output. What does not grow with d are the statistics.",
+        "the output. Statistics, where they are kept, do not grow with d.",
         label,
         tuple(
             Fact(f"a token of a head, d = {d}", value, f"{units.number_text(value)} B")

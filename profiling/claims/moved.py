@@ -201,23 +201,29 @@ def _tensors(found: Curves, name: str, n: int) -> float:
 
 
 def gradients_written(hand: AtHand) -> Evidence:
-    """What the backward writes to DRAM, in tensors of N·d."""
-    fused = _fused(hand, "dram_write_bytes")
-    found = curves(hand, (fused,), "dram_write_bytes", least=1, direction="bwd")
-    n = found.shared[-1]
-    written = _tensors(found, fused, n)
-    tiles = -(-n // 128)
+    """What the backward of each fused backend writes to DRAM, in tensors of N·d, at the longest N."""
+    facts, label, n = [], "", 0
+    for name in ("flash", "flash_portable", "sdpa_cudnn", "sdpa_flash"):
+        try:
+            found = curves(hand, (name,), "dram_write_bytes", least=1, direction="bwd")
+        except LackingError:
+            continue
+        n = found.shared[-1]
+        written = _tensors(found, name, n)
+        facts.append(Fact(f"{name}, tensors of N·d written", written, units.number_text(written)))
+        label = found.label
+    if not facts:
+        raise LackingError("DRAM bytes that a fused backward writes")
+    again = 2 * -(-n // 128)
+    said = ", ".join(f"{fact.label.partition(',')[0]} {fact.text}" for fact in facts)
     return Evidence(
         "measured",
-        f"At N = {units.count_text(n)} counters saw the backward of {fused} write "
-        f"{units.number_text(written)} tensors of N·d. dQ, dK and dV once each are 3, an fp32 "
-        f"sum of dQ is 2 more; dQ and dK added to once per tile of 128 would be some "
-        f"{units.count_text(2 * tiles)}.",
-        found.label,
-        (
-            Fact("tensors of N·d written", written, units.number_text(written)),
-            Fact("dQ and dK added to per tile", 2 * tiles, units.count_text(2 * tiles)),
-        ),
+        f"Counters saw the backward write so many tensors of N·d at the longest N: {said}. dQ, dK and dV "
+        "once each are 3, an fp32 sum of dQ is 2 more, and 2 again each time it leaves the L2 and returns; "
+        f"dQ and dK added to once per tile of 128 would be some {units.count_text(again)} at N = "
+        f"{units.count_text(n)}.",
+        label,
+        (*facts, Fact("dQ and dK added to per tile", again, units.count_text(again))),
     )
 
 

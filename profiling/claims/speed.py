@@ -307,10 +307,12 @@ def alibi_cost(hand: AtHand) -> Evidence:
         for n, x in zip(both.index.get_level_values("seq_len_k"), both[True] / both[False], strict=True)
     }
     last = max(ratio)
+    ran = rows.pivot_table(index=keys, columns="alibi", values="kernel", aggfunc="first").loc[both.index]
+    other = " With it other kernels ran than without." if (ran[True] != ran[False]).any() else ""
     return Evidence(
         "measured",
         f"ALiBi inside the kernel made the forward take {units.ratio_text(ratio[last])} the time at N = "
-        f"{units.count_text(last)}; no kernel of its own, no matrix of biases.",
+        f"{units.count_text(last)}; no kernel of its own, no matrix of biases.{other}",
         f"runs {', '.join(sorted(set(both.index.get_level_values('run_id'))))}, device clock{aged(rows)}",
         tuple(_ratio(f"N = {units.count_text(n)}", x) for n, x in sorted(ratio.items())),
     )
