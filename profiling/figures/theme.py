@@ -81,13 +81,16 @@ def safe(text: object) -> str:
     return html.escape(str(text), quote=False)
 
 
+UNDER_AXIS = 130  # pixels of `height`: a phone turns the ticks upright, and the axis' title moves down
+
+
 def finish(fig: go.Figure, *, height: int, legend: Literal["above", "below"] = "above") -> go.Figure:
     """The layout every figure shares: height in pixels, margins, closest-point hover, and the legend.
 
     A legend of long names goes `below`: above, its second row would cover what is written over the panel.
     """
     above = legend == "above"
-    place = {"yanchor": "bottom", "y": 1.02} if above else {"yanchor": "top", "y": -80 / height}
+    place = {"yanchor": "bottom", "y": 1.02} if above else {"yanchor": "top", "y": -UNDER_AXIS / height}
     fig.update_layout(
         height=height,
         margin={"t": 56 if above else 30, "r": 16, "b": 8, "l": 8},
