@@ -287,7 +287,13 @@ def rows(found: Sequence[Facts]) -> list[Row]:
         row("instructions", "instructions"),
         row("instructions of the main loop", "loop_instructions"),
         *(
-            [row("the same, of all threads, per score", "loop_instructions_per_score", units.number_text)]
+            [
+                row(
+                    "main-loop instructions of all threads, per score",
+                    "loop_instructions_per_score",
+                    units.number_text,
+                )
+            ]
             if all(x["loop_instructions_per_score"] for x in of)
             else []
         ),

@@ -209,6 +209,7 @@ def test_the_figures_by_hand() -> None:
     assert (figures["instructions"], figures["loop_instructions"]) == (9, 4)
     assert (figures["n_matrix"], figures["loop_matrix"], figures["n_global"]) == (1, 1, 2)
     assert (figures["loads"], figures["wide_loads"], figures["spill_stores"]) == (1, 1, 0)
+    assert figures["loop_instructions_per_score"] == 4 * 256 / (128 * 64)
     assert problems(found) == []
     assert verdict(found) == (
         "128×64, 8 warps, 2 stages: 96 registers a thread; no spills; 96 KiB of 227 KiB shared memory; "
@@ -230,6 +231,14 @@ def test_two_kernels_side_by_side() -> None:
     assert all(row.difference == "" for row in rows([facts(made())]))
     (matrix,) = (row for row in mix_rows([facts(made()), facts(second)]) if row.kind == "matrix")
     assert matrix.counts == ((1, 1), (1, 1))
+
+
+def test_where_groups_share_the_work_no_step_is_divided_by_its_tile() -> None:
+    """A loop of the sm_90 kernels is one group's, of some rows only: there is no such figure, and no row."""
+    found = facts(made(make_request({"kernel": "hopper_forward"})))
+    assert numbers(found)["loop_instructions_per_score"] is None
+    assert not any("per score" in row.what for row in rows([found]))
+    assert any("per score" in row.what for row in rows([facts(made())]))
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def inspect(request: Request) -> Inspection:
         try:
             made = _launch(request)
             with contextlib.redirect_stdout(io.StringIO()):  # where Triton prints all PTX that ptxas refused
-                compiled = made.kernel.warmup(*made.args, grid=made.grid, **made.constants)
+                compiled = made.compile()
         except InputError:
             raise
         except Exception as error:  # whatever a compiler may raise: it is told, not a traceback
