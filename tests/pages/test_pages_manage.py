@@ -12,7 +12,7 @@ from page_runs import cpu_run, gpu_run
 from streamlit.testing.v1 import AppTest
 from synthetic import write_synthetic
 
-from profiling.pages import jobs, manage, state
+from profiling.pages import jobs, manage, signin, state
 from profiling.store import Note, list_runs, read_notes, write_note
 
 NASTY = "=1+1 <b>![x](http://192.0.2.1/p.png)"
@@ -118,6 +118,17 @@ def test_what_must_not_go_has_no_button(kept: Path, monkeypatch: pytest.MonkeyPa
     assert "is being written" in manage.why_not_delete(running)
     monkeypatch.setattr(jobs, "living", lambda folder: [jobs.Job("mine", os.getpid(), "cpu", "", True)])
     assert "is being written" in manage.why_not_delete(infos["mine"])
+
+
+def test_where_there_is_a_sign_in_it_is_needed(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are listed for everybody, and changed by users alone."""
+    monkeypatch.setattr(signin, "visitor", lambda: signin.Visitor(needed=True))
+    app = draw("data")
+    assert "mine" in app.dataframe[0].value["run"].tolist()
+    assert "Sign in on page Run" in app.info[0].value
+    assert not [button for button in app.button if button.key in ("save-label", "archive", "delete")]
+    monkeypatch.setattr(signin, "visitor", lambda: signin.Visitor(needed=True, name="A"))
+    assert page().button(key="delete")
 
 
 def test_a_run_that_is_written_to_meanwhile_stays(kept: Path) -> None:
