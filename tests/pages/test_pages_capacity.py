@@ -79,8 +79,8 @@ def test_the_headline_is_counted_tensor_by_tensor(data: Path, name: str) -> None
         row = table.loc[gpu]
         assert row["naive fits"].startswith("yes" if need["naive"] <= has else "no")
         for way in ("naive", "flash"):
-            if way == "flash" and shape["training"] and catalogue()[gpu].compute_capability == "9.0":
-                continue  # its kernels hold more: the next test
+            if way == "flash" and shape["e"] == 2 and catalogue()[gpu].compute_capability == "9.0":
+                continue  # its kernels hold something else: the next test
             longest = int(row[f"largest N, {way}"])
             assert counted(longest, **shape)[way] <= has < counted(longest + 1, **shape)[way]  # type: ignore[arg-type]
 
@@ -98,6 +98,14 @@ def test_on_sm_90_training_holds_the_sum_of_dq(data: Path) -> None:
     assert table.loc["A100-SXM-80GB", "est_flash_bytes"] == plain
     (chart,) = figures(app)
     assert [str(name) for name in chart["data"][0]["y"]] == ["naive", "flash", "flash on sm_90"]
+
+
+def test_on_sm_90_inference_holds_no_statistics(data: Path) -> None:
+    """In 16 bits H100 and H200 hold q, k, v and O alone."""
+    app = draw("capacity", cap_dtype="fp16")
+    table = next(f.value for f in app.dataframe if "flash_kernels" in f.value.columns).set_index("gpu")
+    assert table.loc["H100-SXM", "est_flash_bytes"] == 4 * 8 * 32 * 8192 * 128 * 2
+    assert table.loc["L4", "est_flash_bytes"] == 4 * 8 * 32 * 8192 * 128 * 2 + 2 * 4 * 8 * 32 * 8192
 
 
 def test_the_bars_are_the_tensors_and_the_lines_the_memories(data: Path) -> None:
@@ -173,7 +181,9 @@ def test_measured_peaks_stand_beside_the_law(
     }
     token, scores = 16 * 4096 * 128 * 2, 16 * 4096 * 4096 * 2
     assert this.loc["naive", "est_peak_mem_bytes"] == 2 * scores + token
-    assert this.loc["flash", "est_peak_mem_bytes"] == token + 2 * 4 * 16 * 4096
+    # the kernels for sm_90 write statistics only where a backward reads them
+    assert this.loc["flash", "est_peak_mem_bytes"] in (token, token + 2 * 4 * 16 * 4096)
+    assert this.loc["flash", "measured / modelled"] == pytest.approx(1, abs=0.005)
     assert "held" in texts(app)
     large = frame[frame["est_peak_mem_bytes"] >= 2**20]
     off = (large["peak_mem_bytes"] / large["est_peak_mem_bytes"] - 1).abs().max()
