@@ -3,7 +3,7 @@
 Importing this package imports torch but neither triton nor a CUDA driver.
 """
 
-from fa_core.api import IMPLS, attention, explain, flash_tile
+from fa_core.api import IMPLS, attention, explain, flash_kernels, flash_tile
 from fa_core.naive import VARIANTS, naive_attention
 from fa_core.packed import attention_paged, attention_varlen
 from fa_core.policy import Policy, load_policy
@@ -17,6 +17,7 @@ __all__ = [
     "attention_paged",
     "attention_varlen",
     "explain",
+    "flash_kernels",
     "flash_tile",
     "load_policy",
     "naive_attention",

@@ -18,7 +18,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fa_core
-from fa_core.api import flash_kernels
 from profiling.case import CPU_BACKENDS, DETERMINISTIC, FLASH_BACKENDS, TILED_BACKENDS, Case
 from profiling.measure import flex, sdpa
 from profiling.measure.inputs import DTYPES, Inputs
@@ -224,7 +223,7 @@ def flash_as_run(case: Case, inputs: Inputs) -> Case:
     if case.layout == "dense":
         more: dict[str, Any] = {name: x for name, x in tensors(inputs).items() if name != "sinks"}
         more |= {**options(case), "block_m": case.tile_m, "block_n": case.tile_n}
-        name = flash_kernels(inputs.q, inputs.k, inputs.v, **more)
+        name = fa_core.flash_kernels(inputs.q, inputs.k, inputs.v, **more)
     return case.model_copy(update={"backend": name})
 
 

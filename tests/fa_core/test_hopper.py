@@ -6,14 +6,12 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from oracle import DEVICE, Inputs, assert_as_good_as_eager, make_features, make_inputs, run
 
-from fa_core import attention, explain, hopper
-from fa_core.api import flash_kernels
+from fa_core import attention, explain, flash_kernels, hopper
 from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.launch import Problem
