@@ -19,6 +19,11 @@ On 2 cores (30 Nov 2026, Chromium without a GPU):
       101088 crossover    10.61    3.13    0.95    1.06
       101088 memory       10.42    3.32    1.05    1.07
 
+The same at 9d77b83, machine idle (one run): first 3.33, 3.76, 3.91; again 2.30, 2.45, 2.35; change 0.29,
+0.32, 0.34. What the server computes of a first chart, in CPU seconds (user and sys, three draws by AppTest in
+turns with b612ebc on the loaded machine): 1.7, 1.9 to 2.0, 2.0 to 2.3 at 9d77b83; 1.6 to 1.8, 1.9 to 2.6, 2.2
+to 2.4 at b612ebc, which checks every latency that it reads; of a rerun 0.1 to 0.4 in both.
+
 Before each page's module was imported when first asked for, and with scipy.stats: first 4.35, 5.85 and 6.31
 with 10 000 rows. Of what is left some 2.7 s are Streamlit's and plotly's own start in the browser.
 """
