@@ -10,7 +10,6 @@ from profiling import units
 from profiling.figures import theme
 from profiling.figures.series import TRAFFIC, Point
 
-
 # The modelled series by role, as the legend calls them; the column of a role is `est_<role>_bytes`.
 LABELS = {
     "naive": "naive, kernel by kernel",
