@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 # Fitted with the share of an H200's L2 (0.56): tests/benchmarks/fit_cache.py.
-SHARPNESS = 16
+SHARPNESS = 12
 # A generation's visits are looked at in so many places along its walk.
 _PLACES = (np.arange(8) + 0.5) / 8
 # Of longer calls the first so many generations stand for all: where heads begin in them has a short period,
@@ -31,7 +31,7 @@ _MOST_GENERATIONS = 4096
 def missed_share(between_bytes: np.ndarray, capacity_bytes: float) -> np.ndarray:
     """Share of the visits that find their line gone, in [0, 1]: 1 / (1 + (capacity / between)^SHARPNESS).
 
-    Half of them where as many bytes went by as the cache holds; 1 in 100 at 0.75 of that, 99 at 1.33.
+    Half of them where as many bytes went by as the cache holds; 1 in 100 at 0.68 of that, 99 at 1.47.
 
     Args:
         between_bytes: float64, any shape, >= 0: bytes that went by since the last visit.

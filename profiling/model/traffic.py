@@ -2,7 +2,9 @@
 
 - `naive`: the eager baseline, kernel by kernel, no cache between kernels (`profiling.model.naive`).
 - `tile`: what the block algorithm asks of the L2, the N²d²/M story. Outer query tiles, inner key tiles.
-- `dram`: the tile model seen through an L2 of the device's size (`profiling.model.cache`).
+- `dram`: the tile model seen through an L2 of the device's size (`profiling.model.cache`). It speaks of
+  kernels that start a thread block a tile, as those of `flash_portable`, whose counters it is held to; not of
+  persistent ones, as `flash` takes on an H100 or H200.
 - `compulsory`: each input read once, each output written once.
 
 The backward is the split design of `fa_core`: delta, a dK/dV kernel (outer key tiles), a dQ kernel
@@ -128,8 +130,8 @@ def traffic(
         block_n: key rows of that tile.
         dq_tile: query x key tile of the dQ kernel.
         variant: of the naive baseline; the case's own, or `add`, when None.
-        blocks_per_sm: thread blocks of an SM that walk in step; None takes what counters of `flash` speak for
-            (`_in_step`).
+        blocks_per_sm: thread blocks of an SM that walk in step; None takes what counters of `flash_portable`
+            speak for (`_in_step`).
 
     Raises:
         InputError: half a tile was given, or a side below 1; the case is not dense, or has a window, bias,
@@ -183,17 +185,22 @@ def _cache(device: Device | None, blocks_per_sm: int | None) -> _Cache | None:
     return _Cache(max(1, device.usable_cache_bytes), device.sm_count, blocks_per_sm)
 
 
-# Blocks of an SM that walk in step, by kernel: the widest head for which there are two. As compiled for sm_90
-# (tests/fa_core/aot.py) an SM runs two blocks of `flash`'s dK/dV kernel, and of its dQ kernel at d = 64. It
-# runs three of the forward at d = 64, but the counters are those of three that walk one after the other.
-_TWO_IN_STEP_UNTIL = {"forward": 0, "dkdv": 128, "dq": 64}
+# Widths of heads, over the first and up to the second, at which two thread blocks of an SM walk in step;
+# else one does. Chosen by the counters of `flash_portable`. As compiled for sm_90 (tests/fa_core/aot.py) an
+# SM runs two blocks wherever there are two here, but also two of dK/dV at d = 128, and three of the forward
+# at d = 64: their counters are those of blocks that walk one after the other. Of a forward with a larger tile
+# an SM runs one at d = 128.
+_TWO_IN_STEP = {"forward": (64, 128), "dkdv": (0, 64), "dq": (0, 64)}
+_TWO_FORWARD_BLOCKS_UNTIL = 64  # rows of either side of the tile
 
 
-def _in_step(cache: _Cache, kernel: str, width: int) -> int:
+def _in_step(cache: _Cache, kernel: str, width: int, tile: tuple[int, int]) -> int:
     """Thread blocks of a generation: those that walk a tensor side by side."""
     if cache.blocks_per_sm is not None:
         return cache.sm_count * cache.blocks_per_sm
-    return cache.sm_count * (2 if width <= _TWO_IN_STEP_UNTIL[kernel] else 1)
+    over, until = _TWO_IN_STEP[kernel]
+    two = over < width <= until and (kernel != "forward" or max(tile) <= _TWO_FORWARD_BLOCKS_UNTIL)
+    return cache.sm_count * (2 if two else 1)
 
 
 class _Shape(NamedTuple):
@@ -275,14 +282,16 @@ def _forward(s: _Shape, tile: tuple[int, int], cache: _Cache | None) -> _OneWay:
     dram = None
     if cache is not None:
         own = min(tile[0], s.n_q) * s.kv_row  # q and the output
-        dram = Bytes(s.q + _kv_from_dram(s, keys, own, cache, "forward"), written)
+        dram = Bytes(s.q + _kv_from_dram(s, keys, own, cache, "forward", tile), written)
     return _OneWay(tiled, dram, Bytes(s.q + s.kv, written))
 
 
-def _kv_from_dram(s: _Shape, keys: np.ndarray, own: int, cache: _Cache, kernel: str) -> int:
+def _kv_from_dram(
+    s: _Shape, keys: np.ndarray, own: int, cache: _Cache, kernel: str, tile: tuple[int, int]
+) -> int:
     """K and V as the forward and the dQ kernel read them: outer query tiles, a group's heads in turn."""
     walk = Walk(keys, s.kv_row, s.kv_heads, own, members=s.group)
-    return streamed_bytes(walk, _in_step(cache, kernel, s.width), cache.capacity_bytes)
+    return streamed_bytes(walk, _in_step(cache, kernel, s.width, tile), cache.capacity_bytes)
 
 
 @lru_cache(maxsize=4096)
@@ -306,9 +315,9 @@ def _backward(s: _Shape, tile: tuple[int, int], dq_tile: tuple[int, int], cache:
         # A thread block of the dK/dV kernel walks its group's heads one after the other.
         own = 2 * min(tile[1], s.n_k) * s.kv_row  # K, V and their gradients
         walk = Walk(queries, s.group * query_row, s.kv_heads, own)
-        streamed = streamed_bytes(walk, _in_step(cache, "dkdv", s.width), cache.capacity_bytes)
+        streamed = streamed_bytes(walk, _in_step(cache, "dkdv", s.width, tile), cache.capacity_bytes)
         own = min(dq_tile[0], s.n_q) * (2 * s.d + s.dv) * s.e  # q, dO and dQ
-        again = _kv_from_dram(s, keys, own, cache, "dq")
+        again = _kv_from_dram(s, keys, own, cache, "dq", dq_tile)
         dram = delta.plus(Bytes(s.kv + streamed, s.kv)).plus(Bytes(s.q + s.out + 2 * s.row + again, s.q))
     return _OneWay(delta.plus(dkdv).plus(dq), dram, compulsory)
 

