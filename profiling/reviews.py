@@ -176,11 +176,12 @@ class Reviews:
     def _empty(self) -> bool:
         """Whether nobody has signed yet. A SQLite file is not made for having been asked."""
         file = self._url.database
-        named = file and not file.startswith("file:")  # which is SQLite's own way to name one, with options
-        if self._url.get_backend_name() == "sqlite" and named and not Path(file).exists():
-            if not Path(file).parent.is_dir():
+        # `file:` is SQLite's own way to name one, with options
+        if self._url.get_backend_name() == "sqlite" and file and not file.startswith("file:"):
+            if not Path(file).exists() and not Path(file).parent.is_dir():
                 raise InputError(f"the database of sign-offs has no folder: {Path(file).parent}")
-            return True
+            if not Path(file).exists():
+                return True
         return not sa.inspect(self._engine).has_table(_TABLE.name)
 
     def _make_table(self) -> None:
