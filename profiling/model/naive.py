@@ -4,7 +4,8 @@ Counted as on a CUDA device with no cache between kernels: each kernel reads its
 its outputs once, a broadcast input once. The list follows the eager code statement by statement; a test
 records the operators PyTorch really runs and compares. Hardware counters of an H200 hold the sums, once
 a score matrix outgrows the L2: within 3 %, forward and backward
-(`tests/model/test_model_traffic_counters.py`). Below that size kernels find in the L2 what the one before left, and less reaches DRAM.
+(`tests/model/test_model_traffic_counters.py`). Below that size kernels find in the L2 what the one before
+left, and less reaches DRAM.
 """
 
 from __future__ import annotations
