@@ -12,7 +12,7 @@ from profiling.analysis.curves import untiled
 from profiling.case import KEY_FIELDS, Case
 from profiling.devices import Device
 from profiling.model.traffic import traffic
-from profiling.pages import state
+from profiling.pages import state, widgets
 from profiling.paths import DATA_DIR
 
 FILE = "counters_h200.csv"
@@ -20,6 +20,7 @@ DEVICE = "H200"
 CALL = ["B", "H", "N", "d", "impl", "cache_control"]
 # How the file names an implementation -> the backend whose colour it takes, and its name in a legend.
 LABELS = {"naive": ("naive", "naive"), "sdpa_cudnn": ("sdpa_cudnn", "sdpa_cudnn")}
+PORTABLE = ("flash", "flash_portable")  # backends whose kernels start a block a tile, unless sm_90's ran
 BEFORE_THE_CALL = "before the call"  # how `flashscope counters` leaves the caches
 
 
@@ -39,6 +40,7 @@ class Call(NamedTuple):
     caches: str  # `all`: flushed before each kernel; `none`: left as they were; or before the call
     direction: str = "fwd"
     causal: bool = False
+    is_spoken_of: bool = False  # by the DRAM model: kernels as those that it was fitted to
 
 
 def read(path: Path | None = None) -> pd.DataFrame:
@@ -54,7 +56,7 @@ def calls(rows: pd.DataFrame, device: Device | None) -> list[Call]:
     """Each call beside its model; the tile of a Triton kernel is the one its name in the file gives."""
     out = []
     for row in state.records(rows):
-        backend, label = LABELS.get(str(row.impl), ("flash", "Triton forward, 128×64"))
+        backend, label = LABELS.get(str(row.impl), ("flash_portable", "Triton forward (128×64)"))
         case = Case(
             backend=backend,
             batch=int(row.B),
@@ -80,6 +82,7 @@ def calls(rows: pd.DataFrame, device: Device | None) -> list[Call]:
                 est_dram_bytes=moved.naive_bytes if naive else moved.dram_bytes,
                 est_l2_bytes=None if naive else moved.tile_bytes,
                 caches=str(row.cache_control),
+                is_spoken_of=backend == "flash_portable",
             )
         )
     return out
@@ -108,6 +111,7 @@ def of_run(frame: pd.DataFrame) -> list[Call]:
                 caches=BEFORE_THE_CALL,
                 direction=str(row.direction),
                 causal=bool(row.causal),
+                is_spoken_of=row.backend in PORTABLE and not str(row.kernel).endswith("flash_hopper"),
             )
         )
     return out
@@ -118,21 +122,39 @@ def _known(value: object) -> int | None:
 
 
 def sentences(found: list[Call]) -> list[str]:
-    """What the counters of fused kernels come to beside the models, a sentence per direction."""
+    """What the counters of fused kernels come to beside the models, for each direction.
+
+    Kernels as those that the DRAM model was fitted to are told apart from others, of which it does not speak.
+    """
     rows = table(found)
+    spoken_of = pd.Series([call.is_spoken_of for call in found], dtype=bool)
     out = []
     for direction, words in (("fwd", "fused forwards"), ("bwd", "fused backwards")):
-        ratios = rows[(rows["direction"] == direction) & rows["est_tile_bytes"].notna()]
-        near, far = ratios["dram_over_model"].dropna(), ratios["dram_over_tile"].dropna()
-        if not len(near) or not len(far):
-            continue
-        out.append(
-            f"For {words} the DRAM counters are {units.ratio_text(near.min())} to "
-            f"{units.ratio_text(near.max())} of the DRAM model, but only {units.percent_text(far.min())} to "
-            f"{units.percent_text(far.max())} of the tile model: read as HBM traffic, N²d²/M overstates it "
-            "by that much."
-        )
+        known = rows[["dram_over_model", "dram_over_tile"]].notna().all(axis=1)
+        counted = known & (rows["direction"] == direction)
+        ours, others = (rows[counted & of] for of in (spoken_of, ~spoken_of))
+        if len(ours):
+            far = ours["dram_over_tile"]
+            out.append(
+                f"For {words} the DRAM counters are {_range(ours)} of the DRAM model ({_kernels(ours)}), but "
+                f"only {units.percent_text(far.min())} to {units.percent_text(far.max())} of the tile model: "
+                "read as HBM traffic, N²d²/M overstates it by that much."
+            )
+        if len(others):
+            out.append(
+                f"For other {words} ({_kernels(others)}) the DRAM counters are {_range(others)} of the DRAM "
+                "model, which was not fitted to such kernels and does not speak of them."
+            )
     return out
+
+
+def _range(rows: pd.DataFrame) -> str:
+    near = rows["dram_over_model"]
+    return f"{units.ratio_text(near.min())} to {units.ratio_text(near.max())}"
+
+
+def _kernels(rows: pd.DataFrame) -> str:
+    return ", ".join(widgets.plain(name) for name in rows["kernel"].unique())
 
 
 def table(found: list[Call]) -> pd.DataFrame:

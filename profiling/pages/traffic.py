@@ -179,7 +179,8 @@ def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
             "can count on, and each further generation of query tiles fetches some of them from DRAM again; "
             "with queries, outputs and the next head's tiles beside them it begins at about a third of that. "
             "The usable part, "
-            f"{units.percent_text(device.l2_usable_fraction)} of the cache, is fitted to hardware counters."
+            f"{units.percent_text(device.l2_usable_fraction)} of the cache, is fitted to hardware counters "
+            "of flash_portable."
         ),
         measured=False,
     )
