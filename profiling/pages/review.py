@@ -122,8 +122,8 @@ def _own_shape() -> tuple[review_model.Shape | None, list[filters.Choice]]:
             ("own_kv", "KV heads", 8, 1024),
             ("own_d", "Head dim d", 128, 1024),
         ):
-            values[key] = int(st.number_input(label, 1, most, value, key=key, bind="query-params", width=140))
-            choices.append(filters.Choice(key, label, values[key], value))
+            choices.append(filters.whole(key, label, value, most, width=140))
+            values[key] = choices[-1].value
         causal = st.toggle("Causal", True, key="own_causal", bind="query-params")
         choices.append(filters.Choice("own_causal", "Causal", causal, True))
     return review_model.own(values["own_heads"], values["own_kv"], values["own_d"], causal), choices
@@ -136,14 +136,8 @@ def _span(
     found, choices = [], []
     with st.container(horizontal=True):
         for end, value in zip(("from", "to"), usual, strict=True):
-            name = f"{key}_{end}"
-            number = int(
-                st.number_input(
-                    f"{label} {end}", 1, most, value, key=name, bind="query-params", width="stretch"
-                )
-            )
-            found.append(number)
-            choices.append(filters.Choice(name, f"{label} {end}", number, value))
+            choices.append(filters.whole(f"{key}_{end}", f"{label} {end}", value, most))
+            found.append(choices[-1].value)
     return (found[0], found[1]), choices
 
 

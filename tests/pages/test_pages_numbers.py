@@ -439,9 +439,7 @@ def test_roofline_takes_the_bytes_that_another_run_counted(show: Show) -> None:
     said = texts(app)
     assert "filled ones: from hardware counters of h200\\-counters" in said
     flash = next(trace for trace in figures(app)[0]["data"] if trace["name"] == "flash")
-    marks = dict(
-        zip(flash["text"], zip(flash["x"], flash["marker"]["symbol"], strict=True), strict=True)
-    )
+    marks = dict(zip(flash["text"], zip(flash["x"], flash["marker"]["symbol"], strict=True), strict=True))
     assert marks["4\u00a0096"] == (pytest.approx(4 * 16 * 4096**2 * 128 / (4000 * 4096)), "square")
     assert marks["256"][1] == "square-open"
     at_l2 = draw("roofline", run="h200-standard", level="L2")
