@@ -38,17 +38,28 @@ def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 @contextlib.contextmanager
-def app(data: Path, log: Path) -> Iterator[str]:
+def app(data: Path, log: Path, *options: str, port: int | None = None) -> Iterator[str]:
     """The app on this data folder; yields its address, and ends its process.
+
+    Args:
+        data: the data folder.
+        log: the file for what the app prints.
+        options: more of Streamlit's options.
+        port: where it listens, if not on a free port.
 
     Raises:
         RuntimeError: it did not start; the message is what it printed.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port)]
+    port = free_port() if port is None else port
+    command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
     command += ["--server.headless", "true", "--server.fileWatcherType", "none", "--", "--data", str(data)]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
