@@ -12,7 +12,7 @@ import streamlit as st
 from profiling import export, importers, store, units
 from profiling.case import InputError
 from profiling.figures.series import status_word
-from profiling.pages import jobs, manage, state, widgets
+from profiling.pages import jobs, manage, signin, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import COLUMNS, STATUSES
 
@@ -26,11 +26,12 @@ def render() -> None:
     folder = state.data_dir()
     if not widgets.folder_exists(folder):
         return
+    admitted = signin.admit("add, label, archive or delete runs").admitted
     infos = state.runs(archived=True)
     _list(infos)
-    if infos:
+    if infos and admitted:
         manage.render(infos)
-    _upload(folder, {info.run_id for info in infos})
+    _upload(folder, {info.run_id for info in infos}, may_add=admitted)
     readable = [info for info in infos if not info.problem]
     if readable:
         _export(readable)
@@ -76,7 +77,7 @@ def _state(info: store.RunInfo) -> str:
     return state + ", archived" * info.archived
 
 
-def _upload(folder: Path, known: set[str]) -> None:
+def _upload(folder: Path, known: set[str], *, may_add: bool) -> None:
     """Bring in a run file or a table; nothing is written before the second look."""
     st.header("Bring a file in")
     uploaded = st.file_uploader(
@@ -113,7 +114,9 @@ def _upload(folder: Path, known: set[str]) -> None:
     new = [run for run in runs if run.run_id not in known]
     if len(new) < len(runs):
         st.info("A run that is in the data folder already is not added again.")
-    if new and st.button("Add to the data folder", key="add", type="primary"):
+    if new and not may_add:
+        st.text("Only who is signed in can add it to the data folder.")
+    elif new and st.button("Add to the data folder", key="add", type="primary"):
         try:
             for run in new:
                 store.save_run(run, folder / "runs")

@@ -1,8 +1,8 @@
 """Who looks at the page: optional sign-in through Streamlit's OIDC (`st.login`), set up in its secrets.
 
-Where they have `[auth]`, measuring and signing need a user, and the name of a sign-off is the user's. Where
-not, everybody who reaches the page may do everything, as on one's own machine. Secrets that are there and
-cannot be read admit nobody.
+Where they have `[auth]`, measuring, signing and changing the data folder need a user, and the name of a
+sign-off is the user's. Where not, everybody who reaches the page may do everything, as on one's own machine.
+Secrets that are there and cannot be read admit nobody.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Visitor(NamedTuple):
 
     @property
     def admitted(self) -> bool:
-        """Whether they may measure and sign."""
+        """Whether they may measure, sign and change the data folder."""
         return not self.needed or bool(self.name)
 
 
@@ -70,7 +70,7 @@ def admit(to: str) -> Visitor:
     if found.problem:
         st.error(found.problem)
     elif not found.admitted:
-        st.info(f"Sign in to {to}.")
+        st.info(f"Sign in to {to}. You come back on the first page, so keep the address of this one.")
         with st.container(horizontal=True):
             for provider in _providers(_auth() or {}):
                 label = f"Sign in with {provider}" if provider else "Sign in"

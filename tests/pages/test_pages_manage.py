@@ -125,7 +125,7 @@ def test_where_there_is_a_sign_in_it_is_needed(kept: Path, monkeypatch: pytest.M
     monkeypatch.setattr(signin, "visitor", lambda: signin.Visitor(needed=True))
     app = draw("data")
     assert "mine" in app.dataframe[0].value["run"].tolist()
-    assert "Sign in on page Run" in app.info[0].value
+    assert "Sign in to add, label, archive or delete runs." in app.info[0].value
     assert not [button for button in app.button if button.key in ("save-label", "archive", "delete")]
     monkeypatch.setattr(signin, "visitor", lambda: signin.Visitor(needed=True, name="A"))
     assert page().button(key="delete")

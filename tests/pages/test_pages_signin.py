@@ -14,7 +14,7 @@ from streamlit import config
 from streamlit.runtime.secrets import secrets_singleton
 from synthetic import write_synthetic
 
-from profiling import reviews
+from profiling import reviews, store
 from profiling.pages import jobs, signin
 
 SECRETS = """
@@ -143,6 +143,30 @@ def test_who_signs_out_before_signing_has_not_signed(
     assert not app.exception
     assert signed(measured) == []
     assert "Sign in to sign." in texts(app)
+
+
+def test_a_stranger_looks_at_an_upload_and_cannot_add_it(
+    data: Path, secrets: Secrets, be: Callable[[dict[str, Any]], None]
+) -> None:
+    """It is read and summed up without a button; one that is pressed after signing out adds nothing."""
+    write_synthetic(gpu_run(), data / "elsewhere.jsonl")
+    content = (data / "elsewhere.jsonl").read_bytes()
+    secrets(SECRETS)
+    be({"is_logged_in": False})
+    app = draw("data")
+    app.file_uploader[0].set_value(("run.jsonl", content, "application/json")).run()
+    assert "cases" in texts(app)
+    assert "Only who is signed in can add it" in texts(app)
+    assert [each.label for each in app.button] == ["Sign in"]
+    be(ADA)
+    add = button(app.run(), "Add to the data folder")
+    be({"is_logged_in": False})
+    add.click().run()
+    assert not store.list_runs(data)
+    be(ADA)
+    button(app.run(), "Add to the data folder").click().run()
+    assert not app.exception
+    assert [info.run_id for info in store.list_runs(data)] == [gpu_run().run_id]
 
 
 @pytest.mark.parametrize("claim", [None, "yes", 1, {}])
