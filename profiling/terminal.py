@@ -278,7 +278,7 @@ def whatif_text(found: WhatIf) -> str:
         f"{found.clock} clock.\n{table(header, rows)}\n"
         f"On {found.here.name} the model is off by {percent_text(found.unseen_error)} (median) where it has "
         f"not seen the head dim or batch · heads. How far it is off on {found.device.name} is not known: "
-        "kernels are taken to suit it as well."
+        f"kernels are taken to suit it as well.{found.kernels_text}"
     )
 
 

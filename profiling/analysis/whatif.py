@@ -17,6 +17,7 @@ from profiling.analysis.curves import Slice, by_slice
 from profiling.analysis.latency_fit import LatencyFit, fit_latency
 from profiling.case import InputError
 from profiling.devices import Device
+from profiling.model.hopper import as_run
 from profiling.model.memory import largest_seq_len
 
 STEPS_PER_OCTAVE = 8
@@ -46,13 +47,28 @@ class Prediction(NamedTuple):
 
 
 class WhatIf(NamedTuple):
-    """Predictions for every shape that the model knows, and how far off it is on what it has not seen."""
+    """Predictions for every shape that the model knows, and how far off it is on what it has not seen.
+
+    `kernels` are those of `flash` here and there, where it goes by others there than the model was fitted to.
+    """
 
     device: Device
     here: Device
     clock: str
     predictions: tuple[Prediction, ...]
     unseen_error: float
+    kernels: tuple[str, str] | None = None
+
+    @property
+    def kernels_text(self) -> str:
+        """The sentence on `kernels`, after a space; empty where they are the same."""
+        if self.kernels is None:
+            return ""
+        here, there = self.kernels
+        return (
+            f" There flash goes by {there}, and the model was fitted to {here}: "
+            f"a run with {there} itself says more."
+        )
 
 
 def what_if(
@@ -112,7 +128,19 @@ def what_if(
         clock,
         tuple(predictions),
         float(np.median(unseen)) if unseen else float("nan"),
+        _other_kernels(predictions, known[0].device, device),
     )
+
+
+def _other_kernels(predictions: list[Prediction], here: Device, there: Device) -> tuple[str, str] | None:
+    """The kernels of `flash` on both devices, if they are not the same in all predictions."""
+    for one in predictions:
+        for name in (one.baseline, one.candidate):
+            longest = one.slice.case(name, max(one.est_latency_ms))
+            pair = as_run(longest, here).backend, as_run(longest, there).backend
+            if pair[0] != pair[1]:
+                return pair
+    return None
 
 
 def moved(fit: LatencyFit, device: Device) -> LatencyFit:

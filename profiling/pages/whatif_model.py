@@ -123,6 +123,7 @@ def error_text(one: Prediction, found: WhatIf) -> str:
         f"that it was not shown. How far it is off on {there} is not known: nobody has measured there. An "
         f"interval of N\\* is {MODEL} for the same reason."
     )
+    text += f" {widgets.plain(found.kernels_text)}" if found.kernels else ""
     sure = sure_from(one, found.unseen_error)
     if sure is None:
         return f"{text} At no length of the run is the lead larger than twice that error."

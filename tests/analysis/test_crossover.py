@@ -373,7 +373,7 @@ def test_zero_bytes_have_no_ratio() -> None:
     ("ask", "said"),
     [
         ({"baseline": "magic"}, "unknown backend"),
-        ({"candidate": "flash/add"}, "has no variants"),
+        ({"candidate": "sdpa/add"}, "has no variants"),
         ({"baseline": "flash"}, "must differ"),
         ({"metric": "speed"}, "latency, memory"),
         ({"clock": "sundial"}, "wall"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import failed_measurement, synthetic_case, synthetic_measurement, synthetic_run
 
@@ -141,6 +141,7 @@ def test_summaries_of_one_n_or_one_d() -> None:
     assert both == {(n, d): 1 for n in (64, 128) for d in (64, 128)}
 
 
+@settings(deadline=None)  # a busy machine must not fail it
 @given(st.lists(st.tuples(st.floats(1e-9, 1e3), st.floats(1e-9, 1e3)), min_size=1, max_size=20))
 def test_the_median_is_never_above_the_worst(errors: list[tuple[float, float]]) -> None:
     """For any errors, and the worst ratio belongs to a case of the group."""
@@ -160,4 +161,4 @@ def test_the_committed_runs_are_within_the_rule() -> None:
     assert found["naive", "fwd", "out"].worst_ratio == 1.0
     assert found["flash", "fwd", "out"].median_ratio == pytest.approx(0.516, abs=0.001)
     gradients = [found["flash", "bwd", name].worst_ratio for name in ("dq", "dk", "dv")]
-    assert max(x for x in gradients if x is not None) == pytest.approx(0.8, abs=0.001)
+    assert max(x for x in gradients if x is not None) == pytest.approx(0.834, abs=0.001)

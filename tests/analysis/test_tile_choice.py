@@ -210,24 +210,24 @@ def test_the_committed_sweep() -> None:
     """The figures that the texts quote: best tiles, the default's price and the model's on `h200-tiles`."""
     found = {
         (c.grid.slice.direction, c.grid.slice.head_dim, c.grid.seq_len): c
-        for c in choices(load_run(DATA_DIR / "samples" / "h200-tiles.jsonl"))
+        for c in choices(load_run(DATA_DIR / "samples" / "h200-tiles.jsonl"), backend="flash_portable")
     }
     assert len(found) == 12
-    assert found["fwd", 128, 4096].grid.best == (128, 128)
-    assert found["fwd", 128, 4096].rivals == ((256, 64),)
+    assert found["fwd", 128, 4096].grid.best == (256, 64)
+    assert found["fwd", 128, 4096].rivals == ((128, 128),)
     defaults = [c.default.ratio for c in found.values() if c.default is not None]
     assert len(defaults) == 12
-    assert max(defaults) == pytest.approx(1.075, abs=0.001)
+    assert max(defaults) == pytest.approx(1.074, abs=0.001)
     costs = [c.picked_price.ratio for c in found.values() if c.picked_price is not None]
     assert len(costs) == 12
-    assert float(np.median(costs)) == pytest.approx(1.48, abs=0.01)
-    assert max(costs) == pytest.approx(2.74, abs=0.01)
+    assert float(np.median(costs)) == pytest.approx(1.53, abs=0.01)
+    assert max(costs) == pytest.approx(2.70, abs=0.01)
     assert all(math.isfinite(c.picked.error or 0.0) for c in found.values() if c.picked is not None)
 
 
 def test_a_tile_that_ran_beyond_the_formula_is_named() -> None:
     """At d = 256, 128 x 256 ran, though Q, K and V at once would not fit: K and V can take turns."""
-    found = choices(load_run(DATA_DIR / "samples" / "h200-tiles.jsonl"))
+    found = choices(load_run(DATA_DIR / "samples" / "h200-tiles.jsonl"), backend="flash_portable")
     beyond = {tile for c in found for tile in c.ran_beyond}
     assert (128, 256) in beyond
     assert all(c.grid.slice.head_dim == 256 for c in found if c.ran_beyond)

@@ -9,6 +9,7 @@ from profiling.analysis.whatif import moved, what_if
 from profiling.case import Case, InputError
 from profiling.devices import find_device
 from profiling.store import frame, load_run
+from profiling.terminal import whatif_text
 
 STANDARD = Path(__file__).parents[2] / "data" / "samples" / "h200-standard.jsonl"
 H200 = find_device("H200")
@@ -57,6 +58,17 @@ def test_what_a_figure_changes(fits, backend, n, changes, factor):
     here = fit.predict_ms(case(backend, n))
     there = moved(fit, H200.model_copy(update=changes)).predict_ms(case(backend, n))
     assert there / here == pytest.approx(factor, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["H200", "H100-SXM", "A100-SXM-80GB", "B200"])
+def test_other_kernels_there_are_named(table, name):
+    """`flash` has kernels of its own on sm_90 alone: elsewhere the model knows others than would run."""
+    there = find_device(name)
+    sm_90 = there.compute_capability == "9.0"
+    found = what_if(table, there)
+    assert found.kernels == (None if sm_90 else ("flash_hopper", "flash_portable"))
+    assert ("flash goes by flash_portable" in whatif_text(found)) is not sm_90
+    assert what_if(table, there, candidate="sdpa_flash").kernels is None
 
 
 def test_memory_ends_the_baseline(table):

@@ -78,7 +78,9 @@ def test_the_numbers_are_those_of_the_model(pages: Path, table: pd.DataFrame, gp
     shown = {metric.label: metric.value for metric in app.metric}
     assert one.crossover_seq_len is not None
     plain = gpu.replace("-", "\\-")
-    assert shown[f"N* on {plain}"] == units.count_text(one.crossover_seq_len)
+    assert shown[f"N* on {plain}"] == whatif_model.crossover_text(one, one.crossover_seq_len)
+    (told,) = (text for text in texts(app).split("\n") if "How sure is that?" in text)
+    assert "flash goes by flash\\_portable, and the model was fitted to flash\\_hopper" in told
     assert shown["Model off by, unseen"] == units.percent_text(found.unseen_error)
     assert shown["Its interval"] == "not modelled"
     lines = app.dataframe[0].value
