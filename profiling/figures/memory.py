@@ -30,32 +30,26 @@ class MemoryChart(NamedTuple):
     models: tuple[Series, ...] = ()
     capacity_bytes: int | None = None
     capacity_label: str = ""
+    log: bool = True
 
 
 def figure(chart: MemoryChart) -> go.Figure:
-    """Log-log lines on an axis of binary units."""
+    """Lines on an axis of binary units, both axes log or both linear."""
     fig = go.Figure()
     for s in (s for s in (*chart.series, *chart.models) if s.points):
         fig.add_trace(trace(s, chart.metric))
-    decades = theme.value_range(
+    limits = theme.value_range(
         [*values((*chart.series, *chart.models)), chart.capacity_bytes],
-        log=True,
+        log=chart.log,
         room_above=failure_room(chart.series),
     )
-    for cross in failure_traces(chart.series, decades):
+    for cross in failure_traces(chart.series, limits, log=chart.log):
         fig.add_trace(cross)
     if chart.capacity_bytes is not None:
-        theme.level_line(fig, chart.capacity_bytes, chart.capacity_label)
-    fig.update_xaxes(theme.seq_len_axis(seq_lens((*chart.series, *chart.models))))
-    fig.update_yaxes(
-        {
-            "type": "log",
-            "range": decades,
-            "title": {"text": f"{chart.metric.label}, {chart.metric.better} is better"},
-            "zeroline": False,
-            **theme.bytes_ticks(decades),
-        }
-    )
+        theme.level_line(fig, chart.capacity_bytes, chart.capacity_label, log=chart.log)
+    fig.update_xaxes(theme.seq_len_axis(seq_lens((*chart.series, *chart.models)), log=chart.log))
+    title = f"{chart.metric.label}, {chart.metric.better} is better"
+    fig.update_yaxes(theme.bytes_axis(limits, title, log=chart.log))
     return theme.finish(fig, height=520, legend="below")
 
 

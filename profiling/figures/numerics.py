@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import plotly.graph_objects as go
@@ -37,6 +36,7 @@ class NumericsChart(NamedTuple):
     series: tuple[Series, ...]
     ratios: tuple[Series, ...]
     levels: tuple[tuple[float, str], ...] = ()
+    log: bool = True
 
 
 class ScaleLine(NamedTuple):
@@ -58,7 +58,7 @@ def dtype_style(backend: str, number: int) -> theme.Style:
 
 
 def figure(chart: NumericsChart) -> go.Figure:
-    """Two panels that share the N axis, both log: the error, and its ratio to eager's with a 1× line."""
+    """Two panels that share the N axis: the error, and under it (always log) its ratio to eager's."""
     fig = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.62, 0.38], vertical_spacing=0.06)
     for s in (s for s in chart.series if s.points):
         fig.add_trace(trace(s, chart.metric), row=1, col=1)
@@ -66,24 +66,24 @@ def figure(chart: NumericsChart) -> go.Figure:
         fig.add_trace(trace(s, RATIO, legend=False), row=2, col=1)
     upper = theme.value_range(
         [*values(chart.series), *(y for y, _ in chart.levels)],
-        log=True,
+        log=chart.log,
         room_above=failure_room(chart.series),
     )
-    for cross in failure_traces(chart.series, upper):
+    for cross in failure_traces(chart.series, upper, log=chart.log):
         fig.add_trace(cross, row=1, col=1)
     for y, text in chart.levels:
-        theme.level_line(fig, y, text, row=1, col=1)
+        theme.level_line(fig, y, text, log=chart.log, row=1, col=1)
     theme.level_line(fig, 1.0, "as good as eager", row=2, col=1)
     ns = seq_lens((*chart.series, *chart.ratios))
-    fig.update_xaxes(theme.seq_len_axis(ns, title=False), row=1, col=1)
-    fig.update_xaxes(theme.seq_len_axis(ns), row=2, col=1)
-    fig.update_yaxes(theme.value_axis(upper, chart.metric.title, log=True), row=1, col=1)
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=False), row=1, col=1)
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log), row=2, col=1)
+    fig.update_yaxes(theme.value_axis(upper, chart.metric.title, log=chart.log), row=1, col=1)
     fig.update_yaxes(theme.ratio_axis(values(chart.ratios), title="Error over eager's"), row=2, col=1)
     return theme.finish(fig, height=640)
 
 
-def scale_figure(lines: tuple[ScaleLine, ...]) -> go.Figure:
-    """Relative error against the standard deviation of the logits, both log."""
+def scale_figure(lines: tuple[ScaleLine, ...], *, log: bool = True) -> go.Figure:
+    """Relative error against the standard deviation of the logits, both log or both linear."""
     fig = go.Figure()
     dtypes = list(dict.fromkeys(line.dtype for line in lines))
     for line in lines:
@@ -102,16 +102,8 @@ def scale_figure(lines: tuple[ScaleLine, ...]) -> go.Figure:
             )
         )
     scales = sorted({x for line in lines for x, _ in line.points})
-    decades = theme.log_range(y for line in lines for _, y in line.points)
-    fig.update_xaxes(
-        type="log",
-        tickvals=scales,
-        ticktext=[units.number_text(x) for x in scales],
-        title={"text": "Standard deviation of the logits"},
-        range=[math.log10(scales[0]) - theme.MIN_GAP, math.log10(scales[-1]) + theme.MIN_GAP]
-        if scales
-        else [0, 1],
-        zeroline=False,
-    )
-    fig.update_yaxes(theme.value_axis(decades, REL_ERROR.title, log=True))
+    axis = theme.value_axis(theme.value_range(scales, log=log), "Standard deviation of the logits", log=log)
+    fig.update_xaxes(axis, tickvals=scales, ticktext=[units.number_text(x) for x in scales])
+    limits = theme.value_range([y for line in lines for _, y in line.points], log=log)
+    fig.update_yaxes(theme.value_axis(limits, REL_ERROR.title, log=log))
     return theme.finish(fig, height=420, legend="below")

@@ -68,11 +68,13 @@ class RooflineChart(NamedTuple):
     chosen: tuple[str, int] | None = None
     launch: tuple[tuple[float, float], ...] = ()
     launch_label: str = ""
+    log: bool = True
 
 
 def figure(chart: RooflineChart) -> go.Figure:
-    """Log-log. Ceilings of the catalogue are dashed, measured ones solid; open markers: modelled bytes."""
+    """Ceilings of the catalogue are dashed, measured ones solid; open markers: modelled bytes."""
     fig = go.Figure()
+    log = chart.log
     left, right = _span(chart)
     for ceiling in chart.ceilings:
         fig.add_trace(_ceiling_trace(ceiling, chart.ceilings, left, right))
@@ -86,24 +88,24 @@ def figure(chart: RooflineChart) -> go.Figure:
     heights = [spot.tflops for track in chart.tracks for spot in track.spots]
     tops = [ceiling.rate for ceiling in chart.ceilings if not ceiling.sloped]
     starts = [ceiling.at(left) for ceiling in chart.ceilings if ceiling.sloped]
-    decades = theme.value_range([*heights, *tops, *starts], log=True, room_above=0.04)
-    _name_ceilings(fig, chart.ceilings, left, right)
-    fig.update_xaxes(
-        theme.value_axis(
-            [math.log10(left), math.log10(right)], f"FLOPs a byte through the {chart.level}", log=True
-        )
-    )
-    fig.update_yaxes(theme.value_axis(decades, "Rate, exact count (TFLOP/s), higher is better", log=True))
+    limits = theme.value_range([*heights, *tops, *starts], log=log, room_above=0.04)
+    _name_ceilings(fig, chart.ceilings, left, right, log=log)
+    span = [math.log10(left), math.log10(right)] if log else [left, right]
+    fig.update_xaxes(theme.value_axis(span, f"FLOPs a byte through the {chart.level}", log=log))
+    fig.update_yaxes(theme.value_axis(limits, "Rate, exact count (TFLOP/s), higher is better", log=log))
     return theme.finish(fig, height=560, legend="below")
 
 
 def _span(chart: RooflineChart) -> tuple[float, float]:
-    """The ends of the x axis: all points, and where the rising ceilings meet the lowest level one."""
+    """The ends of the x axis: all points, and where the rising ceilings meet the lowest level one.
+
+    A linear axis begins at 0, where a rising ceiling does.
+    """
     xs = [spot.intensity for track in chart.tracks for spot in track.spots]
     lowest = _lowest(chart.ceilings)
     xs += [lowest / c.rate for c in chart.ceilings if c.sloped and lowest is not None]
-    low, high = theme.log_range(xs)
-    return 10**low, 10 ** (high + 0.1)
+    low, high = theme.value_range(xs, log=chart.log)
+    return (10**low, 10 ** (high + 0.1)) if chart.log else (low, high)
 
 
 def _lowest(ceilings: tuple[Roofline, ...]) -> float | None:
@@ -131,7 +133,9 @@ def _ceiling_trace(ceiling: Roofline, others: tuple[Roofline, ...], left: float,
     )
 
 
-def _name_ceilings(fig: go.Figure, ceilings: tuple[Roofline, ...], left: float, right: float) -> None:
+def _name_ceilings(
+    fig: go.Figure, ceilings: tuple[Roofline, ...], left: float, right: float, *, log: bool
+) -> None:
     """Level ceilings are named where points are rare: at the left, and the exponentials' in the middle.
 
     Of the rising ones that of the catalogue is named, on the right of its middle.
@@ -141,20 +145,25 @@ def _name_ceilings(fig: go.Figure, ceilings: tuple[Roofline, ...], left: float, 
         if c.sloped:
             end = right if lowest is None else min(right, lowest / c.rate)
             if not c.measured:
-                x = left ** (1 - SLOPE_NAME_AT) * end**SLOPE_NAME_AT
-                _note(fig, x, c.at(x), c.label, "left", "top")
+                x = _between(left, end, SLOPE_NAME_AT, log=log)
+                _note(fig, x, c.at(x), c.label, "left", "top", log=log)
             continue
         text = f"{c.name} {units.number_text(c.rate)}{', measured' if c.measured else ''}"
         if c.name == "exp":
-            _note(fig, math.sqrt(left * right), c.rate, text, "center", "bottom")
+            _note(fig, _between(left, right, 0.5, log=log), c.rate, text, "center", "bottom", log=log)
         else:
-            _note(fig, left, c.rate, text, "left", "top" if c.measured else "bottom")
+            _note(fig, left, c.rate, text, "left", "top" if c.measured else "bottom", log=log)
 
 
-def _note(fig: go.Figure, x: float, y: float, text: str, xanchor: str, yanchor: str) -> None:
+def _between(low: float, high: float, share: float, *, log: bool) -> float:
+    """The place at this share of the way from `low` to `high`, as the axis shows it."""
+    return low ** (1 - share) * high**share if log else low + share * (high - low)
+
+
+def _note(fig: go.Figure, x: float, y: float, text: str, xanchor: str, yanchor: str, *, log: bool) -> None:
     fig.add_annotation(
-        x=math.log10(x),
-        y=math.log10(y),
+        x=math.log10(x) if log else x,
+        y=math.log10(y) if log else y,
         xanchor=xanchor,
         yanchor=yanchor,
         text=theme.safe(text),

@@ -113,6 +113,7 @@ def seq_len_axis(
         "tickvals": ticks,
         "ticktext": [units.count_text(n) for n in ticks],
         "automargin": True,
+        "autotickangles": [0, 90],  # aslant, the last would pass the chart's edge and be left out
         "zeroline": False,
     }
     if not log:
@@ -144,21 +145,39 @@ def log_range(values: Iterable[float | None]) -> list[float]:
     return [low - gap, high + gap]
 
 
-def bytes_ticks(decades: Sequence[float]) -> dict[str, Any]:
-    """Ticks of a log axis of bytes at powers of two, as binary units; `decades` is the axis' range."""
-    low, high = (math.floor(d / math.log10(2)) for d in decades)
-    step = max(1, math.ceil((high - low) / 8))
-    powers = range(math.ceil(low / step) * step, high + 1, step)
+def bytes_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
+    """An axis of memory in binary units over a range as `value_range` gives it."""
+    ticks = _powers_of_two(value_range) if log else _bytes_ticks(value_range[1])
     return {
-        "tickvals": [2.0**p for p in powers],
-        "ticktext": [units.bytes_text(2**p) for p in powers if p >= 0],
+        "type": "log" if log else "linear",
+        "range": list(value_range),
+        "title": {"text": safe(title)},
+        "tickvals": ticks,
+        "ticktext": [units.bytes_text(tick) for tick in ticks],
+        "zeroline": False,
     }
 
 
-def traffic_ticks(decades: Sequence[float]) -> dict[str, Any]:
-    """Ticks of a log axis of bytes moved at powers of ten, as decimal units."""
-    powers = range(math.ceil(decades[0]), math.floor(decades[1]) + 1)
-    return {"tickvals": [10.0**p for p in powers], "ticktext": [units.traffic_text(10**p) for p in powers]}
+def _bytes_ticks(highest: float) -> list[float]:
+    """From 0 in steps of a power of two, at most nine."""
+    step = 2.0 ** math.ceil(math.log2(max(highest, 1) / 8))
+    return [k * step for k in range(math.floor(highest / step) + 1)]
+
+
+def _powers_of_two(decades: Sequence[float]) -> list[float]:
+    low, high = (math.floor(d / math.log10(2)) for d in decades)
+    step = max(1, math.ceil((high - low) / 8))
+    return [2.0**p for p in range(math.ceil(low / step) * step, high + 1, step) if p >= 0]
+
+
+def traffic_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
+    """An axis of bytes moved in decimal units; a log one has ticks at powers of ten."""
+    axis: dict[str, Any] = {"title": {"text": safe(title)}, "range": list(value_range), "zeroline": False}
+    if not log:
+        return axis | {"type": "linear", "tickformat": "~s", "ticksuffix": "B"}
+    powers = range(math.ceil(value_range[0]), math.floor(value_range[1]) + 1)
+    ticks = [10.0**p for p in powers]
+    return axis | {"type": "log", "tickvals": ticks, "ticktext": [units.traffic_text(t) for t in ticks]}
 
 
 def ratio_axis(values: Iterable[float | None], *, title: str) -> dict[str, Any]:
@@ -201,9 +220,9 @@ def level_line(fig: go.Figure, y: float, text: str, *, log: bool = True, **place
 
 
 def seq_len_line(
-    fig: go.Figure, n: float, text: str, *, row: int | None = None, col: int | None = None
+    fig: go.Figure, n: float, text: str, *, log: bool = True, row: int | None = None, col: int | None = None
 ) -> None:
-    """A dashed vertical line at N of a log axis, its label above the panel.
+    """A dashed vertical line at N, its label above the panel.
 
     The label is an annotation of its own: a vline's would stretch a log axis to 10^N.
     """
@@ -211,7 +230,7 @@ def seq_len_line(
     fig.add_vline(x=n, line={"dash": "dash", "color": LINE, "width": 1.5}, **place)
     if text:
         fig.add_annotation(
-            x=math.log10(n),
+            x=math.log10(n) if log else n,
             y=1,
             yref="y domain",
             yanchor="bottom",
@@ -236,7 +255,7 @@ def value_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[s
     """A plain value axis; a log axis has ticks at 1, 10, 100 if that gives enough, else at 1, 2, 5, 10."""
     axis: dict[str, Any] = {"title": {"text": safe(title)}, "range": list(value_range), "zeroline": False}
     if not log:
-        return axis | {"type": "linear", "tickformat": "~s"}
+        return axis | {"type": "linear", "tickformat": ",.6~g"}  # no prefix: the title has the unit
     steps = (1,) if value_range[1] - value_range[0] >= 1.5 else (1, 2, 5)
     powers = range(math.floor(value_range[0]), math.ceil(value_range[1]) + 1)
     ticks = [m * 10.0**p for p in powers for m in steps]

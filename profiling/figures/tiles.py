@@ -243,15 +243,15 @@ def bill_figure(bill: SramBill) -> go.Figure:
             y=1,
             yref="paper",
             yanchor="bottom",
-            text=theme.safe(f"M = {units.bytes_text(bill.sram_bytes)} a block, {bill.device}"),
-            xanchor="right",
+            text=f"M = {units.bytes_text(bill.sram_bytes)} a block<br>{theme.safe(bill.device)}",
+            xanchor=("left", "center", "right")[int(2.99 * bill.sram_bytes / units.KIB / longest)],
             showarrow=False,
         )
     fig.update_layout(barmode="stack")
     fig.update_xaxes(title={"text": "Shared memory of one block (KiB), modelled"}, range=[0, longest * 1.08])
     fig.update_yaxes(visible=False)
     theme.finish(fig, height=230)
-    fig.update_layout(legend={"y": -0.55, "yanchor": "top", "traceorder": "normal"}, margin={"t": 30})
+    fig.update_layout(legend={"y": -0.55, "yanchor": "top", "traceorder": "normal"}, margin={"t": 44})
     return fig
 
 

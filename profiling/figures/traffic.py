@@ -46,6 +46,7 @@ class TrafficChart(NamedTuple):
     counters: tuple[Counted, ...] = ()
     at: int | None = None
     per_head: bool = False
+    log: bool = True
 
 
 class CacheChart(NamedTuple):
@@ -61,10 +62,11 @@ class CacheChart(NamedTuple):
     device: str
     outgrown_from: int | None = None
     at: int | None = None
+    log: bool = True
 
 
 def figure(chart: TrafficChart) -> go.Figure:
-    """Log-log: the slope is the message (2 for the tile model, 1 for what must move anyway)."""
+    """Log-log the slope is the message (2 for the tile model, 1 for what must move anyway)."""
     fig = go.Figure()
     for model in chart.models:
         fig.add_trace(_model_trace(model))
@@ -76,17 +78,12 @@ def figure(chart: TrafficChart) -> go.Figure:
     values = [b for m in chart.models for _, b in m.points] + [
         p.value for c in chart.counters for p in c.points
     ]
-    decades = theme.value_range(values, log=True)
+    limits = theme.value_range(values, log=chart.log)
     if chart.at is not None:
-        theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}")
-    fig.update_xaxes(theme.seq_len_axis(ns))
-    fig.update_yaxes(
-        type="log",
-        range=decades,
-        title={"text": f"Bytes read and written{' per head' if chart.per_head else ''}, lower is better"},
-        zeroline=False,
-        **theme.traffic_ticks(decades),
-    )
+        theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}", log=chart.log)
+    title = f"Bytes read and written{' per head' if chart.per_head else ''}, lower is better"
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log))
+    fig.update_yaxes(theme.traffic_axis(limits, title, log=chart.log))
     return theme.finish(fig, height=540, legend="below")
 
 
@@ -104,9 +101,11 @@ def cache_figure(chart: CacheChart) -> go.Figure:
             hovertemplate="N = %{x:,d}<br>%{y:,d} bytes<extra></extra>",
         )
     )
-    decades = theme.value_range([*(b for _, b in chart.points), chart.l2_bytes, chart.usable_bytes], log=True)
-    theme.level_line(fig, chart.l2_bytes, f"L2 of {chart.device}: {units.bytes_text(chart.l2_bytes)}")
-    theme.level_line(fig, chart.usable_bytes, f"usable for re-reads: {units.bytes_text(chart.usable_bytes)}")
+    log = chart.log
+    limits = theme.value_range([*(b for _, b in chart.points), chart.l2_bytes, chart.usable_bytes], log=log)
+    whole, usable = units.bytes_text(chart.l2_bytes), units.bytes_text(chart.usable_bytes)
+    theme.level_line(fig, chart.l2_bytes, f"L2 of {chart.device}: {whole}", log=log)
+    theme.level_line(fig, chart.usable_bytes, f"usable for re-reads: {usable}", log=log)
     if chart.outgrown_from is not None:
         fig.add_vrect(
             x0=chart.outgrown_from,
@@ -116,11 +115,9 @@ def cache_figure(chart: CacheChart) -> go.Figure:
             layer="below",
         )
     if chart.at is not None:
-        theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}")
-    fig.update_xaxes(theme.seq_len_axis(n for n, _ in chart.points))
-    fig.update_yaxes(
-        type="log", range=decades, title={"text": "Bytes"}, zeroline=False, **theme.bytes_ticks(decades)
-    )
+        theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}", log=log)
+    fig.update_xaxes(theme.seq_len_axis((n for n, _ in chart.points), log=log))
+    fig.update_yaxes(theme.bytes_axis(limits, "Bytes", log=log))
     return theme.finish(fig, height=380, legend="below")
 
 

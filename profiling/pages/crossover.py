@@ -40,7 +40,8 @@ def render() -> None:
     with st.container(horizontal=True):
         metric = filters.choose_in_page("metric", "Metric", METRICS, "latency")
         clock = filters.choose_clock(frame) if metric.value == "latency" else None
-    choices = [*choices, baseline, candidate, metric, *([clock] if clock else [])]
+        log = filters.choose_log()
+    choices = [*choices, baseline, candidate, metric, *([clock] if clock else []), log]
     found = find(loaded.stamp, choices)
     if not found:
         head.finish(choices)
@@ -52,7 +53,8 @@ def render() -> None:
             f"Both {baseline.value} and {candidate.value} need rows on this slice; choose others at the left."
         )
         return
-    picked = [_one(each, _rows(frame, each, clock.value if clock else None), loaded) for each in found]
+    on = clock.value if clock else None
+    picked = [_one(each, _rows(frame, each, on), loaded, log=log.value) for each in found]
     head.finish([*choices, *picked])
 
 
@@ -91,7 +93,7 @@ def _rows(frame: pd.DataFrame, each: Crossover, clock: str | None) -> pd.DataFra
     return both.drop_duplicates(subset=["name", "seq_len"])
 
 
-def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded) -> filters.Choice:
+def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool) -> filters.Choice:
     """The answer first, then the evidence, then the numbers."""
     _answer(each)
     memory = each.metric == "memory"
@@ -115,6 +117,7 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded) -> filters.C
         brackets=each.brackets,
         crossover_seq_len=each.crossover_seq_len,
         interval=each.interval,
+        log=log,
     )
     spread = (
         "" if memory else "Above: median, whiskers p20 to p80. Below: ratio of paired rounds, 95 % interval. "

@@ -183,6 +183,15 @@ def choose_in_page(key: str, label: str, values: Sequence[Any], default: Any, *,
     return Choice(key, label, default if value is None else value, default)
 
 
+def choose_log() -> Choice:
+    """Whether axes that span decades are logarithmic: the last of the controls above a chart, on at first.
+
+    Ratios keep a log axis: there twice and half are as far from 1×.
+    """
+    value = st.toggle("Log axes", value=True, key="log", bind="query-params", help="off: both begin at 0")
+    return Choice("log", "Log axes", value, True)
+
+
 def choose_clock(frame: pd.DataFrame) -> Choice:
     """The clock, in the page: a crossover moves with it. Shown even when there is one: it must be named."""
     present = state.clocks(frame)
@@ -294,10 +303,15 @@ def query_of(run: str, choices: Sequence[Choice], run_key: str = state.RUN_KEY) 
 def texts_of(choices: Sequence[Choice]) -> Query:
     """The query parameters of these choices; one that was left empty has none."""
     return {
-        c.key: [str(value) for value in c.value] if isinstance(c.value, list) else str(c.value)
+        c.key: [str(value) for value in c.value] if isinstance(c.value, list) else _text_of(c.value)
         for c in choices
         if c.drawn and c.value is not None
     }
+
+
+def _text_of(value: Any) -> str:
+    """A value as Streamlit writes it into the address."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def values_of(choices: Sequence[Choice]) -> Mapping[str, Any]:

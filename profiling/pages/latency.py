@@ -48,9 +48,9 @@ def render() -> None:
     with st.container(horizontal=True):
         clock = filters.choose_clock(frame)
         show = filters.choose_in_page("show", "Show", list(SHOW), "latency")
-        log = st.toggle("Log axes", value=True, key="log", bind="query-params")
+        log = filters.choose_log()
     laid_over = published.choose(frame, str(show.value), loaded.device)
-    choices = [along, *choices, baseline, chosen, clock, show, laid_over.choice]
+    choices = [along, *choices, baseline, chosen, clock, show, log, laid_over.choice]
 
     frame = frame[frame["clock"] == clock.value]
     wanted = chosen.value or state.names(frame)
@@ -66,7 +66,7 @@ def render() -> None:
         baseline=baseline.value,
         peak=peak,
         peak_label=figures.caption_of_peak(peak, loaded.device.name if loaded.device else "", dtype),
-        log=log,
+        log=log.value,
         published=laid_over.series,
     )
     picked = point.chart(

@@ -49,7 +49,8 @@ def render() -> None:
             method = filters.choose_in_page("method", "Method", methods, methods[0])
             choices.append(method)
             frame = frame[frame["mem_method"].isin(["", method.value])]
-    choices.append(show)
+        log = filters.choose_log()
+    choices += [show, log]
     # Memory is measured once a case; its row is repeated for each clock.
     cases = frame.drop_duplicates(subset=list(KEY_FIELDS))
     shown = cases[cases["name"].isin(chosen.value or state.names(cases))]
@@ -68,6 +69,7 @@ def render() -> None:
         models=models,
         capacity_bytes=capacity,
         capacity_label=figures.capacity_label(loaded.device.name, capacity) if loaded.device else "",
+        log=log.value,
     )
     said = growth(scalings(shown, metric="memory")) if show.value == "peak" else ""
     if said:

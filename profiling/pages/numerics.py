@@ -68,11 +68,12 @@ def render() -> None:
         show = filters.choose_in_page(
             "errors", "Show", list(SHOW), "error", hint="share: largest error over what the error rule allows"
         )
-    head.finish([*choices, backends, tensor, show])
+        log = filters.choose_log()
+    head.finish([*choices, backends, tensor, show, log])
     points = [point for _, found in own for point in found if point.tensor == tensor.value]
     st.markdown(sentence(points))
     widgets.chart(
-        figures.figure(chart(points, rows, show.value)),
+        figures.figure(chart(points, rows, show.value)._replace(log=log.value)),
         name="numerics",
         alt="Error against sequence length per backend and dtype, with its ratio to eager's",
         caption=f"{_caption(points, show.value)} {widgets.failures_text(rows)}",
@@ -81,7 +82,7 @@ def render() -> None:
     widgets.table(table(points), name="numerics", run_id=loaded.name)
     with st.expander("How errors are judged, in words"):
         st.markdown(WORDS)
-    _larger_logits(tensor.value)
+    _larger_logits(tensor.value, log=log.value)
 
 
 @st.cache_resource(max_entries=6, show_spinner="Reading the errors")
@@ -213,7 +214,7 @@ def table(points: Sequence[ErrorPoint]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _larger_logits(tensor: str) -> None:
+def _larger_logits(tensor: str, *, log: bool = True) -> None:
     """What larger logits do: on request, because it takes the CPU for some seconds."""
     st.header("Larger logits")
     st.markdown(
@@ -243,7 +244,7 @@ def _larger_logits(tensor: str) -> None:
     tensor = tensor if tensor in known else "out"
     st.markdown(logits.sentence(found, tensor))
     widgets.chart(
-        figures.scale_figure(logits.lines(found, tensor)),
+        figures.scale_figure(logits.lines(found, tensor), log=log),
         name="logits",
         alt="Error of eager attention and of the tile algorithm against the size of the logits",
         caption="In 16 bits eager rounds its scores, and the larger they are the more that costs; the tile "

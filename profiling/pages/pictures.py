@@ -10,7 +10,8 @@ _HTML = """<div class="save">Save the chart as
 _CSS = """.save { font: 0.875rem var(--st-font); color: var(--st-text-color); }
 button { font: inherit; color: inherit; background: transparent; padding: 0.1rem 0.6rem; cursor: pointer;
   border: 1px solid var(--st-border-color); border-radius: var(--st-button-radius); }
-button:hover, button:focus-visible { color: var(--st-primary-color); border-color: currentColor; }"""
+button:hover, button:focus-visible { color: var(--chosen); border-color: currentColor; }
+button:focus-visible { outline: var(--focus); outline-offset: 1px; }"""
 # A PNG has two pixels for each of the chart's: it stays sharp in a document.
 _JS = """export default function({data, parentElement}) {
   for (const button of parentElement.querySelectorAll("button")) {

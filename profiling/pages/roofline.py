@@ -86,7 +86,8 @@ def render() -> None:
     with st.container(horizontal=True):
         clock = filters.choose_clock(frame)
         level = filters.choose_in_page("level", "Bytes through", list(LEVEL_NAMES), "DRAM", hint=LEVEL_HINT)
-    choices = [*choices, backends, clock, level]
+        log = filters.choose_log()
+    choices = [*choices, backends, clock, level, log]
     rows = frame[(frame["clock"] == clock.value) & frame["name"].isin(backends.value or state.names(frame))]
     rows, borrowed = _with_counters(rows, loaded)
     by_name = {name: _by_length(rows[rows["name"] == name], str(clock.value)) for name in state.names(rows)}
@@ -104,7 +105,7 @@ def render() -> None:
     known = _ceilings(view.chosen, loaded.device, rows)
     chart = chart_of(view, known, LEVEL_NAMES[level.value])
     picked = point.chart(
-        figures.figure(chart),
+        figures.figure(chart._replace(log=log.value)),
         loaded,
         name="roofline",
         alt=f"Rate against FLOPs a byte through the {level.value} per backend, under the device's ceilings",

@@ -50,9 +50,7 @@ def render() -> None:
         own = build.form(device)
         if own is not None:
             _plan(own, None, device, folder / "runs", startable=not lacks)
-    st.page_link(
-        widgets.page("data"), label="A run from another machine: drag its .jsonl file in on page Data"
-    )
+    st.page_link(widgets.page("data"), label="Bring in another machine's run: page Data")
     st.header("Runs of this folder that are not finished")
     _watch(folder / "runs", startable=not lacks)
 

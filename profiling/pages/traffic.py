@@ -17,7 +17,8 @@ from profiling.units import KIB
 
 LENGTHS = [2**p for p in range(6, 18)]
 QUERIES_PER_TILE = [16, 32, 64, 128, 256]
-USUAL_SRAM_KIB = 227
+LEAST_KIB, USUAL_SRAM_KIB, MOST_KIB = 16, 227, 512
+USUAL_N, USUAL_BR = 8192, 128
 ELEMENTS = {"2 bytes (fp16, bf16)": "bf16", "4 bytes (fp32)": "fp32"}
 ORDER_HINT = (
     "FA2: queries outside; each query tile reads all keys and values once, and Br sets the bytes. "
@@ -37,21 +38,23 @@ def render() -> None:
     head = widgets.open_run("Traffic", "What does N²d²/M mean on this GPU?", required=False)
     loaded = head.loaded
     frame, choices = _slice(loaded)
-    device = _device(loaded)
+    device, usual, gpu = _device(loaded)
     base = model.base_case(frame)
-    knobs = _knobs(device, base)
-    head.finish(choices)
+    knobs, set_by = _knobs(device, usual, base)
 
     rows = [model.row_at(base, n, knobs, device) for n in LENGTHS]
     at = next(row for row in rows if row.seq_len == knobs.seq_len)
     st.markdown(model.sentence(at, base, knobs))
-    per_head = st.toggle(
-        "Per head",
-        value=True,
-        key="per_head",
-        bind="query-params",
-        help="divided by batch · heads, so that counters of other shapes with the same d can be shown",
-    )
+    with st.container(horizontal=True):
+        per_head = st.toggle(
+            "Per head",
+            value=True,
+            key="per_head",
+            bind="query-params",
+            help="divided by batch · heads, so that counters of other shapes with the same d can be shown",
+        )
+        log = filters.choose_log()
+    head.finish([*choices, gpu, *set_by, filters.Choice("per_head", "Per head", per_head, True), log])
     calls = counters.calls(counters.read(), device) if device.name == counters.DEVICE else []
     own = loaded is not None and loaded.device is not None and loaded.device.name == device.name
     shown = [call for call in calls if _same_shape(call, base, knobs, per_head=per_head)]
@@ -64,6 +67,7 @@ def render() -> None:
         ),
         at=knobs.seq_len,
         per_head=per_head,
+        log=log.value,
     )
     widgets.chart(
         figures.figure(chart),
@@ -77,7 +81,7 @@ def render() -> None:
     if chart.counters:
         widgets.table(model.counted_table(chart.counters), name="traffic-counters", run_id=named)
     st.markdown(STORY)
-    _cache_panel(device, base, knobs)
+    _cache_panel(device, base, knobs, log=log.value)
     _counters_panel([*calls, *(counters.of_run(loaded.frame) if own and loaded is not None else [])])
 
 
@@ -92,45 +96,56 @@ def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[filte
     return filters.choose_slice(plain, ("direction", "series", "d", "mask"))
 
 
-def _device(loaded: state.Loaded | None) -> Device:
-    """The device the models speak of: the run's own by default, any of the catalogue by choice."""
+def _device(loaded: state.Loaded | None) -> tuple[Device, Device, filters.Choice]:
+    """The device the models speak of, any of the catalogue; the usual one, the run's own; and the choice."""
     known = {name: device for name, device in catalogue().items() if device.cache_bytes is not None}
     own = loaded.device if loaded is not None else None
     if own is not None:
         known = {own.name: own, **{name: device for name, device in known.items() if name != own.name}}
     default = own.name if own is not None else counters.DEVICE
-    return known[filters.choose_one("gpu", "Device of the model", list(known), default)]
+    name = filters.choose_one("gpu", "Device of the model", list(known), default)
+    return known[name], known[default], filters.Choice("gpu", "Device of the model", name, default)
 
 
-def _knobs(device: Device, base: Case) -> model.Knobs:
-    """The controls, all in the URL."""
-    own_kib = round((device.sram_bytes or USUAL_SRAM_KIB * KIB) / KIB)
+def _knobs(device: Device, usual: Device, base: Case) -> tuple[model.Knobs, list[filters.Choice]]:
+    """The controls, all in the URL, and what they say as choices for the link to the view."""
+    own_kib = _sram_kib(device)
     left, right = st.columns(2)
     with left:
-        seq_len = st.select_slider(
-            "N (tokens)", LENGTHS, value=8192, key="n", bind="query-params", format_func=units.count_text
-        )
+        seq_len = st.select_slider("N (tokens)", LENGTHS, value=USUAL_N, key="n", bind="query-params")
         sram_kib = st.slider(
             f"M, SRAM of one block in KiB ({widgets.plain(device.name)}: {own_kib})",
-            min_value=16,
-            max_value=512,
-            value=min(512, max(16, own_kib)),
+            min_value=LEAST_KIB,
+            max_value=MOST_KIB,
+            value=own_kib,
             key="sram_kib",
             bind="query-params",
         )
     with right:
         block_m = st.select_slider(
-            "Br (queries per tile)", QUERIES_PER_TILE, value=128, key="br", bind="query-params"
+            "Br (queries per tile)", QUERIES_PER_TILE, value=USUAL_BR, key="br", bind="query-params"
         )
         with st.container(horizontal=True):
-            order = "FA2"
+            order = filters.Choice("order", "Loop order", "FA2", "FA2", drawn=False)
             if base.direction == "fwd":
-                order = filters.choose_in_page(
-                    "order", "Loop order", ["FA2", "FA1"], "FA2", hint=ORDER_HINT
-                ).value
-            first = next(iter(ELEMENTS))
-            element = filters.choose_in_page("element", "Element", list(ELEMENTS), first).value
-    return model.Knobs(int(seq_len), str(order).lower(), int(sram_kib) * KIB, int(block_m), ELEMENTS[element])
+                order = filters.choose_in_page("order", "Loop order", ["FA2", "FA1"], "FA2", hint=ORDER_HINT)
+            element = filters.choose_in_page("element", "Element", list(ELEMENTS), next(iter(ELEMENTS)))
+    choices = [
+        filters.Choice("n", "N", int(seq_len), USUAL_N),
+        filters.Choice("sram_kib", "M", int(sram_kib), _sram_kib(usual)),
+        filters.Choice("br", "Br", int(block_m), USUAL_BR),
+        order,
+        element,
+    ]
+    knobs = model.Knobs(
+        int(seq_len), order.value.lower(), int(sram_kib) * KIB, int(block_m), ELEMENTS[element.value]
+    )
+    return knobs, choices
+
+
+def _sram_kib(device: Device) -> int:
+    """What one block of that device has, as the slider can show it."""
+    return min(MOST_KIB, max(LEAST_KIB, round((device.sram_bytes or USUAL_SRAM_KIB * KIB) / KIB)))
 
 
 def _same_shape(call: counters.Call, base: Case, knobs: model.Knobs, *, per_head: bool) -> bool:
@@ -151,7 +166,7 @@ def _caption(base: Case, n_counters: int, counted: bool, *, per_head: bool) -> s
     return f"{direction}, bytes read and written{per}. {found}"
 
 
-def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
+def _cache_panel(device: Device, base: Case, knobs: model.Knobs, *, log: bool) -> None:
     """Where the K and V of one head outgrow the L2."""
     st.header("Where K and V of one head outgrow the L2")
     usable, whole = device.usable_cache_bytes, device.cache_bytes
@@ -169,6 +184,7 @@ def _cache_panel(device: Device, base: Case, knobs: model.Knobs) -> None:
         device=device.name,
         outgrown_from=until,
         at=knobs.seq_len,
+        log=log,
     )
     widgets.chart(
         figures.cache_figure(chart),

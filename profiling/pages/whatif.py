@@ -57,7 +57,8 @@ def render() -> None:
         price = filters.positive("price", "Its price per hour", None, hint=PRICE_HINT)
         own = filters.positive("price_here", "Price per hour of the run's GPU", None, hint=PRICE_HINT)
         clock = filters.choose_clock(frame)
-    choices = [*choices, baseline, candidate, filters.Choice("gpu", "GPU", gpu, usual), price, own, clock]
+        log = filters.choose_log()
+    choices += [baseline, candidate, filters.Choice("gpu", "GPU", gpu, usual), price, own, clock, log]
     head.finish(choices)
 
     device = devices[gpu]
@@ -72,9 +73,9 @@ def render() -> None:
     _answer(one, found, crossover.find(loaded.stamp, [*choices, filters.Choice("metric", "", "latency", "")]))
     if price.value:
         st.markdown(model.cost_text(one, found, price.value, measured.get(one.candidate, {}), own.value))
-    _latency(one, found, rows)
+    _latency(one, found, rows, log=log.value)
     widgets.table(model.table(one, found, measured, price.value), name="what-if", run_id=loaded.name)
-    _memory(one, found, frame)
+    _memory(one, found, frame, log=log.value)
     st.header("The command that does the same")
     words = ["flashscope", "whatif", loaded.name, "--gpu", gpu]
     words += ["--baseline", one.baseline, "--candidate", one.candidate, "--clock", found.clock]
@@ -176,7 +177,7 @@ def _here(measured: Any) -> str:
     return measured.verdict if n is None else units.crossover_text(n, measured.interval)
 
 
-def _latency(one: Prediction, found: WhatIf, rows: pd.DataFrame) -> None:
+def _latency(one: Prediction, found: WhatIf, rows: pd.DataFrame, *, log: bool) -> None:
     """Measured and predicted latency, and the ratio under them."""
     both = rows[rows["name"].isin([one.baseline, one.candidate])]
     times = lines.series(both, lines.LATENCY)
@@ -185,6 +186,7 @@ def _latency(one: Prediction, found: WhatIf, rows: pd.DataFrame) -> None:
         series=(*times, *model.latency_series(one, found.device)),
         ratios=(*lines.ratios(times, one.baseline), model.ratio_series(one, found.device)),
         baseline=one.baseline,
+        log=log,
     )
     st.header("Latency")
     widgets.chart(
@@ -200,7 +202,7 @@ def _latency(one: Prediction, found: WhatIf, rows: pd.DataFrame) -> None:
     st.markdown(READING)
 
 
-def _memory(one: Prediction, found: WhatIf, frame: pd.DataFrame) -> None:
+def _memory(one: Prediction, found: WhatIf, frame: pd.DataFrame, *, log: bool) -> None:
     """What fits: the measured peaks, the law, and the other GPU's memory."""
     st.header("What fits")
     st.markdown("\n".join(f"- {line}" for line in model.memory_text(one, found.device)))
@@ -214,6 +216,7 @@ def _memory(one: Prediction, found: WhatIf, frame: pd.DataFrame) -> None:
         models=model.memory_series(one, found.device),
         capacity_bytes=capacity,
         capacity_label=memory_figures.capacity_label(found.device.name, capacity),
+        log=log,
     )
     if not any(series.points for series in (*chart.series, *chart.models)):
         st.info("Neither backend has a memory law, and the run measured no memory of them.")

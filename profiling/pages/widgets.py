@@ -24,9 +24,15 @@ from profiling.pages import filters, pictures, state
 
 # Streamlit's wide layout leaves 80 px on either side, which a table of ten columns cannot spare at 1280 px.
 # What is chosen is written in the primary colour on a tint of it: in Streamlit's shades that is too pale.
+# What has the keyboard's focus has an outline: Streamlit marks some elements by a pale shadow, and links not
+# at all. A switch is drawn by the label around an input that cannot be seen. Our components take the same.
 STYLE = """<style>
+:root {--chosen: light-dark(#00588a, #5ab4e8); --focus: 2px solid var(--chosen)}
 [data-testid=stMainBlockContainer] {padding: 3.5rem clamp(1rem, 3vw, 3rem) 4rem}
-[data-selected=true] p, [data-testid=stSliderThumbValue] p {color: light-dark(#00588a, #5ab4e8)}
+[data-selected=true] p, [data-testid=stSliderThumbValue] p {color: var(--chosen)}
+:focus-visible, label:has(input:focus-visible) {outline: var(--focus) !important; outline-offset: 1px}
+input:focus-visible, [data-testid=stMain]:focus-visible {outline-offset: -2px}
+.js-plotly-plot:focus-within .modebar {opacity: 1 !important}
 </style>"""
 MARKDOWN_ROWS = 500
 _MARKS = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=@/])")
@@ -294,7 +300,8 @@ def table(frame: pd.DataFrame, *, name: str, run_id: str) -> None:
 
     A review reads no table of thousands of rows: of a long one, the Markdown has the first `MARKDOWN_ROWS`.
     """
-    with st.expander(f"Table, CSV, Markdown ({units.count_text(len(frame))} rows)"):
+    rows = "1 row" if len(frame) == 1 else f"{units.count_text(len(frame))} rows"
+    with st.expander(f"Table, CSV, Markdown ({rows})"):
         st.dataframe(frame, hide_index=True, placeholder=units.UNKNOWN, alt=f"Data of {name}")
         with st.container(horizontal=True):
             csv_button("CSV", lambda: frame, file_name=f"{run_id}-{name}.csv", key=f"csv-{name}")

@@ -16,21 +16,9 @@ from pathlib import Path
 from app_server import CHROMIUM_ARGS, ROOT, app, chromium, settle
 from playwright.sync_api import Browser, sync_playwright
 
-PAGES = (
-    "",
-    "crossover",
-    "review",
-    "latency",
-    "memory",
-    "traffic",
-    "tiles",
-    "roofline",
-    "numerics",
-    "compare",
-    "what-if",
-    "run",
-    "data",
-)
+from profiling.pages import registry
+
+PAGES = tuple(entry.path for entry in registry.ENTRIES)
 README_FOLDER = ROOT / "data" / "screenshots"
 # Its pictures: the address of each.
 README_VIEWS = {
@@ -70,8 +58,9 @@ def shoot_all(browser: Browser, url: str, folder: Path) -> None:
     """Every page in both themes and both widths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, theme, width in itertools.product(PAGES, ("light", "dark"), WIDTHS):
-        target = folder / f"{name or 'overview'}-{theme}-{width}.png"
-        shoot(browser, f"{url}/{name}", target, theme=theme, width=width)
+        target = folder / f"{name}-{theme}-{width}.png"
+        address = url if name == PAGES[0] else f"{url}/{name}"  # the first page has no path
+        shoot(browser, address, target, theme=theme, width=width)
         print(target)
 
 

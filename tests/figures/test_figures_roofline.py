@@ -80,3 +80,19 @@ def test_without_ceilings_there_are_points():
     fig, by_name = drawn(ceilings=())
     assert set(by_name) == {"naive", "flash"}
     assert not fig.layout.annotations
+
+
+def test_on_linear_axes_both_begin_at_zero_and_names_stay_on_their_lines():
+    """Everything is inside, a rising ceiling goes through 0, and no name is placed at a logarithm."""
+    fig, by_name = drawn(log=False)
+    (x0, x1), (y0, y1) = fig.layout.xaxis.range, fig.layout.yaxis.range
+    assert (fig.layout.xaxis.type, fig.layout.yaxis.type, x0, y0) == ("linear", "linear", 0, 0)
+    for trace in fig.data:
+        assert all(x0 <= x <= x1 for x in trace.x), trace.name
+        assert all(y0 <= y <= y1 for y in trace.y), trace.name
+    assert (by_name["DRAM 4.8 TB/s"].x[0], by_name["DRAM 4.8 TB/s"].y[0]) == (0, 0)
+    at = {note.text: (note.x, note.y) for note in fig.layout.annotations}
+    assert at["tensor 989"] == (0, 989.0)
+    x, y = at["DRAM 4.8 TB/s"]
+    assert y == pytest.approx(4.8 * x)
+    assert 0 < y < 989

@@ -96,6 +96,35 @@ def test_a_marked_length_does_not_stretch_a_log_axis() -> None:
 
 def test_bytes_ticks_are_powers_of_two() -> None:
     """An axis of memory is labelled 1 MiB, 4 MiB, ..., never 1.05 MB."""
-    ticks = theme.bytes_ticks([6.0, 9.0])
-    assert all(math.log2(v).is_integer() for v in ticks["tickvals"])
-    assert all(text.split()[1] in {"KiB", "MiB", "GiB"} for text in ticks["ticktext"])
+    axis = theme.bytes_axis([6.0, 9.0], "Bytes", log=True)
+    assert all(math.log2(v).is_integer() for v in axis["tickvals"])
+    assert all(text.split()[1] in {"KiB", "MiB", "GiB"} for text in axis["ticktext"])
+
+
+@pytest.mark.parametrize("highest", [0.5, 1.0, 3e6, 1.6e11])
+def test_a_linear_axis_of_bytes_goes_from_zero_in_even_binary_steps(highest: float) -> None:
+    """0 B, 32 GiB, 64 GiB, ...: every step a power of two, enough of them and not too many."""
+    axis = theme.bytes_axis([0.0, highest], "Bytes", log=False)
+    ticks = axis["tickvals"]
+    assert axis["type"] == "linear"
+    assert ticks[0] == 0
+    assert axis["ticktext"][0] == "0 B"
+    assert math.log2(ticks[1]).is_integer()
+    assert ticks == [k * ticks[1] for k in range(len(ticks))]
+    assert 4 <= len(ticks) <= 9
+    assert ticks[-1] <= highest < ticks[-1] + ticks[1]
+
+
+def test_bytes_moved_have_decimal_units_on_either_axis() -> None:
+    """1 MB, 10 MB on a log axis; a linear one has SI prefixes before B."""
+    log = theme.traffic_axis([6.0, 8.0], "Bytes", log=True)
+    assert (log["type"], log["ticktext"]) == ("log", ["1 MB", "10 MB", "100 MB"])
+    linear = theme.traffic_axis([0.0, 1e8], "Bytes", log=False)
+    assert (linear["type"], linear["tickformat"], linear["ticksuffix"]) == ("linear", "~s", "B")
+
+
+def test_a_line_at_a_length_has_its_label_there_on_a_linear_axis() -> None:
+    """There the label stands at N itself."""
+    fig = go.Figure()
+    theme.seq_len_line(fig, 512.0, "N* = 512", log=False)
+    assert fig.layout.annotations[0].x == 512.0
