@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import streamlit as st
 
@@ -20,6 +21,17 @@ class Entry(NamedTuple):
     def render(self) -> None:
         """Draw the page. Its module comes when first asked for: all of them would hold up the first page."""
         importlib.import_module(f"profiling.pages.{self.module}").render()
+
+    def page(self, path: str, *, hidden: bool = False) -> Any:
+        """It as Streamlit's page at this URL path, which is empty for the default page."""
+        return st.Page(
+            self.render,
+            title=self.title,
+            icon=self.icon,
+            url_path=path,
+            default=not path,
+            visibility="hidden" if hidden else "visible",
+        )
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -51,14 +63,22 @@ def page(path: str, default: str = "overview") -> Any:
         KeyError: there is no such page.
     """
     entry = {entry.path: entry for entry in ENTRIES}[path]
-    return st.Page(
-        entry.render, title=entry.title, icon=entry.icon, url_path=entry.path, default=entry.path == default
-    )
+    return entry.page("" if path == default else path)
 
 
 def sections(default: str = "overview") -> dict[str, list[Any]]:
-    """All pages by section, as `st.navigation` takes them."""
+    """All pages by section, as `st.navigation` takes them.
+
+    Streamlit serves the default page at the app's root only, and would call its path a page not found. So it
+    has two: the navigation shows the one at whose address the reader is, and the other is hidden.
+    """
+    by_path = urlsplit(st.context.url or "").path.rstrip("/").endswith(f"/{default}")
     out: dict[str, list[Any]] = {}
     for entry in ENTRIES:
-        out.setdefault(entry.section, []).append(page(entry.path, default))
+        pages = out.setdefault(entry.section, [])
+        if entry.path == default:
+            pages.append(entry.page("", hidden=by_path))
+            pages.append(entry.page(entry.path, hidden=not by_path))
+        else:
+            pages.append(entry.page(entry.path))
     return out

@@ -173,6 +173,23 @@ def test_a_link_of_the_overview_leads_to_its_evidence(visit: Page, context: Brow
     expect(main.get_by_role("radio", name=asked["clock"][0], exact=True)).to_be_checked()
 
 
+def test_the_first_page_has_a_path_of_its_own_too(visit: Page, app_url: str) -> None:
+    """Typed by hand with a choice it is drawn so; it is once in the navigation, and Back leads to it."""
+    visit.goto(f"{app_url}/overview?clock=graph")
+    settle(visit)
+    assert visit.get_by_text("Page not found").count() == 0
+    expect(visit.get_by_test_id("stMain").get_by_role("radio", name="graph", exact=True)).to_be_checked()
+    expect(visit.get_by_test_id("stSidebarNavItems").get_by_role("link")).to_have_count(len(PAGES))
+    current = visit.locator("[data-testid=stSidebarNavLink][aria-current=page]")
+    expect(current).to_contain_text("Overview")
+    go(visit, "Data")
+    visit.go_back()
+    expect(visit.get_by_role("heading", name="Overview", exact=True, level=1)).to_be_visible(timeout=30_000)
+    settle(visit)
+    assert urlsplit(visit.url).path == "/overview"
+    expect(current).to_contain_text("Overview")
+
+
 def test_the_roofline_explains_the_call_that_is_chosen(visit: Page) -> None:
     """Another backend, N and level of memory change the sentence and the axis, and stand in the address."""
     go(visit, "Roofline")
