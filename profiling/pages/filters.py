@@ -166,7 +166,7 @@ def whole(key: str, label: str, default: int, most: int, *, hint: str = "", widt
         step=1.0,
         key=key,
         bind="query-params",
-        format="%d",
+        format="%1d",  # as %d, of which Streamlit would warn in the terminal at each draw, with a traceback
         help=hint or None,
         width=width,
     )
