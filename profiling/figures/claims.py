@@ -24,8 +24,10 @@ def figure(chart: ClaimChart) -> go.Figure:
     """Log-log lines; bytes that are held have binary units, bytes that are moved decimal ones."""
     fig = go.Figure([trace(s, chart.metric) for s in chart.series])
     decades = theme.value_range(values(chart.series), log=True)
-    of_unit = {"": theme.value_axis, "bytes": theme.bytes_axis}.get(chart.metric.unit, theme.traffic_axis)
-    axis = of_unit(decades, chart.metric.label, log=True)
+    if chart.metric.unit:
+        axis = theme.bytes_axis(decades, chart.metric.label, log=True, moved=chart.metric.unit != "bytes")
+    else:
+        axis = theme.value_axis(decades, chart.metric.label, log=True)
     step = 1 + len(axis["tickvals"]) // MOST_TICKS  # errors span many decades
     axis |= {name: axis[name][::step] for name in ("tickvals", "ticktext")}
     fig.update_xaxes(theme.seq_len_axis(seq_lens(chart.series), most=7))

@@ -70,4 +70,4 @@ def figure(chart: CrossoverChart) -> go.Figure:
     fig.update_yaxes(
         theme.ratio_axis(values([chart.ratio]), title=theme.safe(chart.ratio_label)), row=2, col=1
     )
-    return theme.finish(fig, height=620)
+    return theme.finish(fig, height=640, legend="below")  # N* is written over the panel

@@ -96,6 +96,7 @@ def finish(fig: go.Figure, *, height: int, legend: Literal["above", "below"] = "
         margin={"t": 56 if above else 30, "r": 16, "b": 8, "l": 8},
         showlegend=True,
         legend={"orientation": "h", "xanchor": "left", "x": 0, **place},
+        separators=f".{units.GROUP}",  # as `units` writes numbers
         hovermode="closest",
         hoverlabel={"align": "left"},
     )
@@ -145,39 +146,42 @@ def log_range(values: Iterable[float | None]) -> list[float]:
     return [low - gap, high + gap]
 
 
-def bytes_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
-    """An axis of memory in binary units over a range as `value_range` gives it."""
-    ticks = _powers_of_two(value_range) if log else _bytes_ticks(value_range[1])
+def bytes_axis(value_range: Sequence[float], title: str, *, log: bool, moved: bool = False) -> dict[str, Any]:
+    """An axis of bytes over a range as `value_range` gives it.
+
+    Memory has binary units and ticks at powers of two; bytes that are `moved` decimal ones, as bandwidths.
+    """
+    low, high = value_range
+    if not log:
+        ticks = _even_ticks(high, binary=not moved)
+    elif moved:
+        ticks = [10.0**p for p in range(math.ceil(low), math.floor(high) + 1)]
+    else:
+        ticks = _powers_of_two(low, high)
     return {
         "type": "log" if log else "linear",
         "range": list(value_range),
         "title": {"text": safe(title)},
         "tickvals": ticks,
-        "ticktext": [units.bytes_text(tick) for tick in ticks],
+        "ticktext": [units.traffic_text(tick) if moved else units.bytes_text(tick) for tick in ticks],
         "zeroline": False,
     }
 
 
-def _bytes_ticks(highest: float) -> list[float]:
-    """From 0 in steps of a power of two, at most nine."""
-    step = 2.0 ** math.ceil(math.log2(max(highest, 1) / 8))
+def _even_ticks(highest: float, *, binary: bool) -> list[float]:
+    """From 0 in even steps, at most nine ticks: a step is a power of two, or 1, 2 or 5 times one of ten."""
+    least = max(highest, 1) / 8
+    power = 10.0 ** math.floor(math.log10(least))
+    decimal = next(m * power for m in (1, 2, 5, 10) if m * power >= least)
+    step = 2.0 ** math.ceil(math.log2(least)) if binary else decimal
     return [k * step for k in range(math.floor(highest / step) + 1)]
 
 
-def _powers_of_two(decades: Sequence[float]) -> list[float]:
-    low, high = (math.floor(d / math.log10(2)) for d in decades)
-    step = max(1, math.ceil((high - low) / 8))
-    return [2.0**p for p in range(math.ceil(low / step) * step, high + 1, step) if p >= 0]
-
-
-def traffic_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
-    """An axis of bytes moved in decimal units; a log one has ticks at powers of ten."""
-    axis: dict[str, Any] = {"title": {"text": safe(title)}, "range": list(value_range), "zeroline": False}
-    if not log:
-        return axis | {"type": "linear", "tickformat": "~s", "ticksuffix": "B"}
-    powers = range(math.ceil(value_range[0]), math.floor(value_range[1]) + 1)
-    ticks = [10.0**p for p in powers]
-    return axis | {"type": "log", "tickvals": ticks, "ticktext": [units.traffic_text(t) for t in ticks]}
+def _powers_of_two(low: float, high: float) -> list[float]:
+    """At most some nine between these decades."""
+    first, last = (math.floor(decade / math.log10(2)) for decade in (low, high))
+    step = max(1, math.ceil((last - first) / 8))
+    return [2.0**p for p in range(math.ceil(first / step) * step, last + 1, step) if p >= 0]
 
 
 def ratio_axis(values: Iterable[float | None], *, title: str) -> dict[str, Any]:

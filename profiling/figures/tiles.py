@@ -250,7 +250,7 @@ def bill_figure(bill: SramBill) -> go.Figure:
     fig.update_layout(barmode="stack")
     fig.update_xaxes(title={"text": "Shared memory of one block (KiB), modelled"}, range=[0, longest * 1.08])
     fig.update_yaxes(visible=False)
-    theme.finish(fig, height=230)
+    theme.finish(fig, height=244)
     fig.update_layout(legend={"y": -0.55, "yanchor": "top", "traceorder": "normal"}, margin={"t": 44})
     return fig
 

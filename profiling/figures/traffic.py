@@ -83,7 +83,7 @@ def figure(chart: TrafficChart) -> go.Figure:
         theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}", log=chart.log)
     title = f"Bytes read and written{' per head' if chart.per_head else ''}, lower is better"
     fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log))
-    fig.update_yaxes(theme.traffic_axis(limits, title, log=chart.log))
+    fig.update_yaxes(theme.bytes_axis(limits, title, log=chart.log, moved=True))
     return theme.finish(fig, height=540, legend="below")
 
 

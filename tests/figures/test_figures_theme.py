@@ -116,11 +116,13 @@ def test_a_linear_axis_of_bytes_goes_from_zero_in_even_binary_steps(highest: flo
 
 
 def test_bytes_moved_have_decimal_units_on_either_axis() -> None:
-    """1 MB, 10 MB on a log axis; a linear one has SI prefixes before B."""
-    log = theme.traffic_axis([6.0, 8.0], "Bytes", log=True)
+    """1 MB, 10 MB on a log axis; even steps of 1, 2 or 5 on a linear one."""
+    log = theme.bytes_axis([6.0, 8.0], "Bytes", log=True, moved=True)
     assert (log["type"], log["ticktext"]) == ("log", ["1 MB", "10 MB", "100 MB"])
-    linear = theme.traffic_axis([0.0, 1e8], "Bytes", log=False)
-    assert (linear["type"], linear["tickformat"], linear["ticksuffix"]) == ("linear", "~s", "B")
+    linear = theme.bytes_axis([0.0, 1.4e11], "Bytes", log=False, moved=True)
+    assert linear["type"] == "linear"
+    assert linear["ticktext"] == ["0 B", *(f"{k} GB" for k in range(20, 160, 20))]
+    assert linear["tickvals"] == [k * 1e9 for k in range(0, 160, 20)]
 
 
 def test_a_line_at_a_length_has_its_label_there_on_a_linear_axis() -> None:
