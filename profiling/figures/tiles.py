@@ -113,7 +113,7 @@ def figure(chart: TileChart) -> go.Figure:
         for j, n in enumerate(columns):
             cell = by_tile.get((m, n))
             if cell is not None and cell.relative is None:
-                _hatch(fig, j, i)
+                hatch(fig, j, i)
     failed = [(cell.block_m, cell.block_n) for cell in chart.cells if cell.relative is None]
     _marks(fig, [(m, n) for m in rows for n in columns if (m, n) not in failed], by_tile, failed=False)
     _marks(fig, failed, by_tile, failed=True)
@@ -135,7 +135,7 @@ def _cell_hover(m: int, n: int, cell: Cell | None) -> str:
     return f"{head}<br>{units.time_text(cell.latency_ms)}<br>{units.ratio_text(cell.relative)} the best{more}"
 
 
-def _hatch(fig: go.Figure, x: int, y: int, lines: int = 4) -> None:
+def hatch(fig: go.Figure, x: int, y: int, lines: int = 4) -> None:
     """Diagonal strokes over the cell at (column x, row y), whose side is 1."""
     fig.add_shape(
         type="rect",

@@ -10,13 +10,17 @@ import pandas as pd
 import streamlit as st
 
 from profiling import lines, units
+from profiling.analysis import explain
 from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import untiled
+from profiling.analysis.latency_fit import fit_latency
 from profiling.figures import crossover as figures
+from profiling.figures import reasons
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
-from profiling.pages import filters, point, state, widgets
+from profiling.pages import crossover_map, filters, point, state, widgets
 
 METRICS = ("latency", "memory")
+VIEWS = ("curves", "map")
 # What a verdict means, for the help text; the words are those of the analysis.
 MEANING = {
     "clear": "one crossing, on which nearly all replicates agree",
@@ -40,8 +44,15 @@ def render() -> None:
     with st.container(horizontal=True):
         metric = filters.choose_in_page("metric", "Metric", METRICS, "latency")
         clock = filters.choose_clock(frame) if metric.value == "latency" else None
-        log = filters.choose_log()
-    choices = [*choices, baseline, candidate, metric, *([clock] if clock else []), log]
+        view = filters.choose_in_page("view", "View", VIEWS, VIEWS[0], hint="map: who wins at each N and d")
+        down = crossover_map.choose_rows() if view.value == "map" else None
+        log = filters.choose_log() if down is None else None
+    shown = [choice for choice in (clock, view, down, log) if choice is not None]
+    choices = [*choices, baseline, candidate, metric, *shown]
+    if down is not None and baseline.value != candidate.value:
+        head.finish(choices)
+        crossover_map.render(loaded, choices, down.value, find)
+        return
     found = find(loaded.stamp, choices)
     if not found:
         head.finish(choices)
@@ -54,7 +65,8 @@ def render() -> None:
         )
         return
     on = clock.value if clock else None
-    picked = [_one(each, _rows(frame, each, on), loaded, log=log.value) for each in found]
+    log_axes = log is None or log.value
+    picked = [_one(each, _rows(frame, each, on), loaded, log=log_axes) for each in found]
     head.finish([*choices, *picked])
 
 
@@ -135,6 +147,7 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool
         clock=each.clock or None,
     )
     widgets.table(_table(each, chart.curves), name="crossover", run_id=loaded.name)
+    _reasons(each, loaded)
     st.download_button(
         "This comparison as JSON",
         data=lambda: json.dumps(each.to_dict(), indent=1),
@@ -144,6 +157,44 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool
         key="crossover-json",
     )
     return picked
+
+
+@st.cache_data(max_entries=16, show_spinner="Fitting a latency model")
+def _fits(stamp: state.Stamp, clock: str) -> explain.Fits:
+    return fit_latency(state.load(stamp.path).frame, clock=clock)
+
+
+def _reasons(each: Crossover, loaded: state.Loaded) -> None:
+    """What both sides' time consists of at N*, or at both ends, by the model fitted to this run."""
+    if each.metric != "latency":
+        return
+    fits = _fits(loaded.stamp, each.clock)
+    bars = explain.shares(each, fits)
+    if not bars:
+        return
+    st.header("Why here")
+    errors = [
+        f"{widgets.plain(bar.backend)} by {units.percent_text(fits[key].error)}"
+        for bar in {bar.backend: bar for bar in bars}.values()
+        if (key := (bar.backend, each.slice.direction, each.slice.dtype)) in fits
+    ]
+    widgets.chart(
+        reasons.figure(bars),
+        name="crossover-reasons",
+        alt=f"What the time of {each.baseline} and {each.candidate} consists of",
+        caption=f"By a model of launches, bytes and pairs fitted to this run; off, in the median of its "
+        f"cases: {', '.join(errors)}. Padding: pairs that tiles compute and throw away; waves: what the "
+        "busiest multiprocessor has more than its share.",
+        measured=False,
+    )
+    table = pd.DataFrame(
+        [
+            {"backend": bar.backend, "seq_len": bar.seq_len, "est_latency_ms": bar.est_latency_ms}
+            | {f"est_{reason}_share": share for reason, share in bar.shares.items()}
+            for bar in bars
+        ]
+    )
+    widgets.table(table, name="crossover-reasons", run_id=loaded.name)
 
 
 AHEAD = {"above": "Ahead from N*", "below": "Ahead up to N*", "": "Crossover N*"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 import statistics
 from collections import Counter
@@ -17,7 +18,9 @@ from drawing import draw, figures, texts
 from scipy.interpolate import CubicSpline
 from synthetic import LAWS, synthetic_run, write_synthetic
 
-from profiling import units
+from profiling import store, units
+from profiling.analysis.latency_fit import fit_latency
+from profiling.case import Case
 
 Show = Callable[..., Path]
 Line = dict[str, Any]
@@ -171,6 +174,46 @@ def test_crossover_shows_n_star_of_the_chosen_slice(gpu: list[Line]) -> None:
     assert low <= round(expected) <= high
     naive = next(t for t in figures(app)[0]["data"] if t["name"] == "naive")
     assert naive["y"] == [p50(pairs[n][0], "wall") for n in sorted(pairs)]
+
+
+@pytest.mark.parametrize(
+    ("down", "rows"), [("d", {"d = 64": 64, "d = 128": 128}), ("series", {"B1-H16": 128})]
+)
+def test_crossovers_map_has_the_ratio_of_every_slice(
+    gpu: list[Line], down: str, rows: dict[str, int]
+) -> None:
+    """A row for each head dim, or batch and heads; each cell is the paired ratio of its samples."""
+    app = draw("crossover", direction="bwd", mask="causal", clock="device", view="map", down=down)
+    heat = figures(app)[0]["data"][0]
+    assert heat["y"] == list(rows)
+    for line, head_dim in zip(heat["z"], rows.values(), strict=True):
+        pairs = both(gpu, direction="bwd", head_dim=head_dim, causal=True)
+        drawn = {number(n): z for n, z in zip(heat["x"], line, strict=True)}
+        assert {n for n, z in drawn.items() if z is not None} == set(pairs)
+        for n, pair in pairs.items():
+            assert 2 ** drawn[n] == pytest.approx(paired_ratio(*pair, "device"))
+    table = app.dataframe[0].value
+    assert set(table.loc[table["ratio"].isna(), "reason"]) == {"naive: oom"}
+
+
+def test_crossover_says_what_the_time_consists_of(gpu: list[Line]) -> None:
+    """The reason bar's shares are the fitted model's, and add up to the whole."""
+    app = draw("crossover", direction="bwd", d="64", mask="causal", clock="device")
+    bars = figures(app)[1]["data"]
+    sides = bars[0]["y"]
+    assert {text.split(",")[0] for text in sides} == {"naive", "flash"}
+    for place in range(len(sides)):
+        assert sum(trace["x"][place] for trace in bars) == pytest.approx(1)
+    run = store.load_run(Path(os.environ["FLASHSCOPE_DATA"]) / "samples" / "h200-standard.jsonl")
+    frame = store.frame(run)
+    fit = fit_latency(frame, clock="device")["flash", "bwd", "bf16"]
+    (n,) = {number(text.split("N = ")[1].split(" (")[0]) for text in sides[:1]}
+    shape = {"heads": 16, "kv_heads": 16, "head_dim": 64, "head_dim_v": 64, "causal": True}
+    case = Case(backend="flash", direction="bwd", seq_len_q=n, seq_len_k=n, **shape)
+    parts = fit.parts_ms(case)
+    place = next(i for i, text in enumerate(sides) if text.startswith(f"flash, N = {units.count_text(n)}"))
+    for trace in bars:
+        assert trace["x"][place] == pytest.approx(parts.get(trace["name"], 0.0) / sum(parts.values()))
 
 
 def test_crossover_in_memory_compares_bytes(gpu: list[Line]) -> None:
