@@ -171,7 +171,8 @@ class TestHelp:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 0
         loaded = set(done.stdout.partition("LOADED")[2].split())
-        names = ("__main__", "at_hand", "comparing", "evidence", "importing")  # what holds its options
+        options = ("comparing", "evidence", "experiments", "importing", "inspecting", "reporting")
+        names = ("__main__", "at_hand", *options)  # what holds the options of commands
         light = {f"profiling.{name}" for name in names}
         assert {name for name in loaded if name.startswith("profiling.")} <= light
         heavy = {"torch", "triton", "numpy", "pandas", "scipy", "plotly", "streamlit", "rich"}

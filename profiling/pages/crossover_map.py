@@ -13,16 +13,14 @@ from profiling.analysis.winners import Win, wins
 from profiling.figures import winners as figures
 from profiling.pages import filters, state, widgets
 
-AXES = ("d", "series")  # of `filters.AXES`: what may go down the map
+AXES = {"head dim": "d", "batch · heads": "series"}  # what may go down the map, of `filters.AXES`
 WORDS = {1: "ahead", -1: "behind", 0: "neither"}
 Find = Callable[[state.Stamp, list[filters.Choice]], list[Crossover]]
 
 
 def choose_rows() -> filters.Choice:
     """Which axis goes down the map, in the page."""
-    return filters.choose_in_page(
-        "down", "Down the map", AXES, AXES[0], hint="d: head dim. series: batch · heads"
-    )
+    return filters.choose_in_page("down", "Down the map", tuple(AXES), next(iter(AXES)))
 
 
 def cells(
@@ -47,8 +45,9 @@ def cells(
     return tuple(found), tuple(names)
 
 
-def render(loaded: state.Loaded, choices: Sequence[filters.Choice], down: str, find: Find) -> None:
-    """Draw the map and its table."""
+def render(loaded: state.Loaded, choices: Sequence[filters.Choice], rows: str, find: Find) -> None:
+    """Draw the map and its table; `rows` is what `choose_rows` gave."""
+    down = AXES[rows]
     chosen = filters.values_of(choices)
     found, names = cells(loaded, choices, down, find)
     if not found:

@@ -177,7 +177,7 @@ def test_crossover_shows_n_star_of_the_chosen_slice(gpu: list[Line]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("down", "rows"), [("d", {"d = 64": 64, "d = 128": 128}), ("series", {"B1-H16": 128})]
+    ("down", "rows"), [("head dim", {"d = 64": 64, "d = 128": 128}), ("batch · heads", {"B1-H16": 128})]
 )
 def test_crossovers_map_has_the_ratio_of_every_slice(
     gpu: list[Line], down: str, rows: dict[str, int]
