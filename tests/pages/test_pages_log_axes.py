@@ -14,9 +14,9 @@ ALWAYS_LOG = {"Speed-up", "Memory ratio", "Error over eager's"}  # ratios, where
 
 
 def kinds(app: AppTest) -> set[str]:
-    """The types of all axes of the page's charts, those of ratios aside; what a range holds goes with it."""
+    """The types of all axes of the charts that have lines, those of ratios aside; ranges go with them."""
     found = set()
-    for figure in figures(app):
+    for figure in (each for each in figures(app) if any("line" in trace for trace in each["data"])):
         axes = {key: axis for key, axis in figure["layout"].items() if key.startswith(("xaxis", "yaxis"))}
         for axis in axes.values():
             title = axis.get("title", {}).get("text", "")
