@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.interpolate import CubicSpline
-from scipy.special import stdtrit  # Student's t; scipy.stats has it too, and takes 0.4 s to import
 
-LEVEL = 0.95
+from profiling.analysis.student import student_t
+
 # So many extrapolated errors hold the spline's own in 95 % of the curves that the calibration draws: sums,
 # rounded and sharp maxima of power laws, and steps between plateaus.
 INTERPOLATION_FACTOR = 2.6
@@ -82,12 +82,6 @@ class _LeftOut(NamedTuple):
 
     operators: np.ndarray
     gaps: np.ndarray
-
-
-@lru_cache(maxsize=64)
-def student_t(degrees: int) -> float:
-    """The two-sided `LEVEL` quantile of Student's t."""
-    return float(stdtrit(degrees, (1 + LEVEL) / 2))
 
 
 def weights(x: np.ndarray, at: np.ndarray) -> np.ndarray:

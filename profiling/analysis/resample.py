@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from profiling.analysis.interpolation import LEVEL, Noise, student_t
+from profiling.analysis.interpolation import Noise
+from profiling.analysis.student import LEVEL, student_t
 
 # From so many processes on, their own spread is what the interval rests on; below, it cannot be known.
 MIN_PROCESSES = 3

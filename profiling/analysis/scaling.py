@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from profiling.analysis.curves import Slice, by_slice, check_metric
-
-LEVEL = 0.95
+from profiling.analysis.student import student_t
 
 
 class Scaling(NamedTuple):
@@ -76,9 +75,11 @@ def fit(seq_len: np.ndarray, value: np.ndarray) -> tuple[float, tuple[float, flo
     """Exponent, its interval and prefactor of a power law; None with fewer than two different N."""
     if len(np.unique(seq_len)) < 2:
         return None
-    line: Any = stats.linregress(np.log(seq_len), np.log(value))
+    x, y = np.log(seq_len), np.log(value)
+    slope, intercept = (float(number) for number in np.polyfit(x, y, 1))
     interval = None
-    if len(seq_len) > 2:
-        half = float(stats.t.ppf((1 + LEVEL) / 2, len(seq_len) - 2) * line.stderr)
-        interval = (float(line.slope) - half, float(line.slope) + half)
-    return float(line.slope), interval, float(np.exp(line.intercept))
+    if len(x) > 2:
+        left = float(np.sum((y - slope * x - intercept) ** 2)) / (len(x) - 2)
+        half = student_t(len(x) - 2) * math.sqrt(left / float(np.sum((x - x.mean()) ** 2)))
+        interval = (slope - half, slope + half)
+    return slope, interval, float(np.exp(intercept))

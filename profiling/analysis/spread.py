@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from profiling.analysis.interpolation import student_t
 from profiling.analysis.pairing import blocks
+from profiling.analysis.student import student_t
 from profiling.case import KEY_FIELDS
 
 ROW_FIELDS: tuple[str, ...] = (*KEY_FIELDS, "clock")

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.curves import cases
-from profiling.analysis.interpolation import student_t
 from profiling.analysis.pairing import blocks
 from profiling.analysis.resample import MIN_PROCESSES, noise, replicates
+from profiling.analysis.student import student_t
 from profiling.analysis.tile_pick import Pick, picks
 from profiling.analysis.tiles import Tile, TileGrid, TileRows, is_asked, tile_grids, tile_rows
 from profiling.case import KEY_FIELDS

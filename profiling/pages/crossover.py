@@ -13,7 +13,6 @@ from profiling import lines, units
 from profiling.analysis import explain
 from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import untiled
-from profiling.analysis.latency_fit import fit_latency
 from profiling.figures import crossover as figures
 from profiling.figures import reasons
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
@@ -159,16 +158,21 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool
     return picked
 
 
-@st.cache_data(max_entries=16, show_spinner="Fitting a latency model")
-def _fits(stamp: state.Stamp, clock: str) -> explain.Fits:
-    return fit_latency(state.load(stamp.path).frame, clock=clock)
+@st.cache_data(max_entries=64, show_spinner="Fitting a latency model")
+def _fits(stamp: state.Stamp, names: tuple[str, ...], direction: str, dtype: str, clock: str) -> explain.Fits:
+    from profiling.analysis.latency_fit import fit_latency  # scipy's solver takes a while to import
+
+    frame = state.load(stamp.path).frame
+    wanted = frame["name"].isin(names) & (frame["direction"] == direction) & (frame["dtype"] == dtype)
+    return fit_latency(frame[wanted], clock=clock)
 
 
 def _reasons(each: Crossover, loaded: state.Loaded) -> None:
     """What both sides' time consists of at N*, or at both ends, by the model fitted to this run."""
     if each.metric != "latency":
         return
-    fits = _fits(loaded.stamp, each.clock)
+    here = each.slice
+    fits = _fits(loaded.stamp, (each.baseline, each.candidate), here.direction, here.dtype, each.clock)
     bars = explain.shares(each, fits)
     if not bars:
         return
@@ -176,7 +180,7 @@ def _reasons(each: Crossover, loaded: state.Loaded) -> None:
     errors = [
         f"{widgets.plain(bar.backend)} by {units.percent_text(fits[key].error)}"
         for bar in {bar.backend: bar for bar in bars}.values()
-        if (key := (bar.backend, each.slice.direction, each.slice.dtype)) in fits
+        if (key := (bar.backend, here.direction, here.dtype)) in fits
     ]
     widgets.chart(
         reasons.figure(bars),
