@@ -87,6 +87,16 @@ def test_the_main_loop_multiplies_one_tile(target: str, family: str, warps_of_on
     assert all(place.startswith(("fa_core/", "triton/")) for place in found.lines)
 
 
+def test_places_are_short_wherever_the_environment_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a checkout, of an environment beside it and of one in it: below the nearest of both roots."""
+    from profiling.lab import kernels
+
+    for environment in ("/e/site-packages", "/c/.venv/lib/site-packages"):
+        monkeypatch.setattr(kernels, "_ROOTS", kernels.deepest_first(Path("/c"), Path(environment)))
+        text = f'"/c/fa_core/op.py" "{environment}/triton/language/core.py"'
+        assert kernels._shortened(text) == '"fa_core/op.py" "triton/language/core.py"'
+
+
 def test_blackwell_multiplies_with_tcgen05_and_uses_tensor_memory(folder: Path) -> None:
     """The same source for sm_100: tcgen05 in the PTX, accumulators in tensor memory."""
     ((figures, found),) = inspected(folder, "forward", "--target", "sm_100", "--head-dim", "64", "--causal")

@@ -210,7 +210,12 @@ def _run_on(cubin: bytes, name: str, *options: str) -> Tool:
     return Tool(done.stdout)
 
 
-_ROOTS: Sequence[Path] = (Path(fa_core.__file__).parents[1], Path(triton.__file__).parents[1])
+def deepest_first(*roots: Path) -> list[Path]:
+    """Folders in the order to look for a file's: an environment may lie in the checkout."""
+    return sorted(roots, key=lambda root: len(root.parts), reverse=True)
+
+
+_ROOTS = deepest_first(Path(fa_core.__file__).parents[1], Path(triton.__file__).parents[1])
 
 
 def _shortened(text: str) -> str:

@@ -28,9 +28,10 @@ def test_a_click_compiles_and_the_link_shows_it_again(page: Page, app_url: str) 
     code = main.get_by_text(re.compile(r"^forward_kernel, .* lines$"))
     instructions = code.inner_text()
     main.get_by_role("radio", name="source lines", exact=True).click()
-    expect(code).not_to_have_text(instructions)
-    settle(page)
     page.wait_for_url(re.compile("ins_view=source"))
+    settle(page)
+    expect(code).to_have_count(1)  # while the page is drawn anew the old one stands beside it
+    expect(code).not_to_have_text(instructions)
     page.goto(page.url)
     settle(page)
     assert answer.inner_text() == said
