@@ -10,20 +10,18 @@ in the cache;
 median and most of the changes. Seconds. The aim, on 2 cores: chart under 4 and change under 0.5 with 10 000
 rows, change under 1.5 with 100 000.
 
-On 2 cores (30 Nov 2026, Chromium without a GPU):
+On 2 cores (30 Nov 2026, Chromium without a GPU, commit 08b508a):
 
-        rows page         first   again  change    most
-       10368 latency       3.78    2.65    0.34    0.39
-       10368 crossover     4.03    2.67    0.32    0.34
-       10368 memory        4.43    2.69    0.39    0.53
-      101088 latency       9.04    3.34    0.99    1.04
-      101088 crossover    10.61    3.13    0.95    1.06
-      101088 memory       10.42    3.32    1.05    1.07
+        rows page         chart   first   again  change    most
+       10368 latency       3.50    3.62    2.59    0.33    0.35
+       10368 crossover     4.19    4.24    2.55    0.35    0.38
+       10368 memory        3.89    4.01    2.71    0.29    0.44
+      101088 latency       9.24    9.33    3.12    0.98    0.99
+      101088 crossover    10.75   11.08    3.25    0.93    0.98
+      101088 memory        9.49    9.55    3.24    0.90    1.61
 
-The same at 9d77b83, machine idle (one run): first 3.33, 3.76, 3.91; again 2.30, 2.45, 2.35; change 0.29,
-0.32, 0.34. What the server computes of a first chart, in CPU seconds (user and sys, three draws by AppTest in
-turns with b612ebc on the loaded machine): 1.7, 1.9 to 2.0, 2.0 to 2.3 at 9d77b83; 1.6 to 1.8, 1.9 to 2.6, 2.2
-to 2.4 at b612ebc, which checks every latency that it reads; of a rerun 0.1 to 0.4 in both.
+The same machine at other hours says up to 15 % more or less: `first` at 9d77b83 was 3.33, 3.76, 3.91 on one
+evening and 3.69, 3.80, 4.50 on another.
 
 Before each page's module was imported when first asked for, and with scipy.stats: first 4.35, 5.85 and 6.31
 with 10 000 rows. Of what is left some 2.7 s are Streamlit's and plotly's own start in the browser.
