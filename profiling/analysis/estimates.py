@@ -12,6 +12,7 @@ import pandas as pd
 
 from profiling.case import KEY_FIELDS, Case, InputError
 from profiling.devices import Device
+from profiling.model import hopper
 from profiling.model.flops import flops
 from profiling.model.traffic import is_modelled, traffic
 from profiling.records import DERIVED_FIELDS
@@ -48,8 +49,8 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
         values = pd.array([_held(one[name]) for one in known], dtype="Int64")
         out[name] = values.take(number)
     # One kernel for all gradients, to which several blocks add dQ: not what the formulas count.
-    hopper = frame["kernel"].fillna("").str.endswith("flash_hopper") | (frame["backend"] == "flash_hopper")
-    fused = (hopper & (frame["direction"] != "fwd")).to_numpy(dtype=bool)
+    on_sm_90 = (frame["kernel"] == hopper.KERNEL).fillna(False) | (frame["backend"] == "flash_hopper")
+    fused = (on_sm_90 & (frame["direction"] != "fwd")).to_numpy(dtype=bool)
     out.loc[fused, ["est_tile_bytes", "est_dram_bytes"]] = pd.NA
     work = np.array([one["flops"] or np.nan for one in known], dtype=np.float64)
     latency_ms = pd.to_numeric(frame["latency_p50_ms"]).to_numpy(dtype=np.float64, na_value=np.nan)

@@ -12,6 +12,7 @@ from profiling.case import DETERMINISTIC, Case
 from profiling.devices import Device
 
 CAPABILITY = "9.0"
+KERNEL = "fa_core.flash_hopper"  # what a row that ran on these kernels says
 WIDTHS: tuple[int, ...] = (64, 128, 256)  # heads are padded to one of these
 # From so many queries on narrow heads have a forward tile of 192 rows: where all keys are seen, under a mask.
 _MANY_QUERIES = 2048, 4096
@@ -56,7 +57,7 @@ def as_run(case: Case, device: Device | None) -> Case:
 
 def as_measured(case: Case, kernel: str | None) -> Case:
     """`flash` under the name of the kernels that a row says it ran on; every other case as it is."""
-    if case.backend == "flash" and kernel == "fa_core.flash_hopper":
+    if case.backend == "flash" and kernel == KERNEL:
         return case.model_copy(update={"backend": "flash_hopper"})
     return case
 
