@@ -1,0 +1,156 @@
+# type: ignore
+"""Cross-entropy in Triton: the online normaliser over one read of the logits, and its gradient.
+
+Milakov and Gimelshein, "Online normalizer calculation for softmax" (arXiv 1805.02867), section 3; m and d,
+a maximum and the sum of exponentials relative to it, are the paper's. Each lane keeps a pair of its own over
+the columns that it meets, so that the loop exchanges nothing between lanes; they are joined at a row's end.
+
+Maximum and logarithm of the sum stay apart, as in attention: their sum, the log-sum-exp, rounds away what
+a large maximum leaves of the other, and with it digits of every probability.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _anchor(m):
+    """What is subtracted in exponents: the maximum, or 0 where there is nothing but -inf."""
+    return tl.where(m == float("-inf"), 0.0, m)
+
+
+@triton.jit
+def join(m, d, AXIS: tl.constexpr):
+    """(m, d) of all that the parts (m, d) along an axis saw."""
+    joint = tl.max(m, AXIS)
+    return joint, tl.sum(d * tl.math.exp2((m - tl.expand_dims(_anchor(joint), AXIS)) * LOG2E), AXIS)
+
+
+@triton.jit
+def _load_target(Target, rows, n_rows, n_classes, ignore_index):
+    """(target, whether ignored, whether a class) of rows; those outside count as ignored."""
+    inside = rows < n_rows
+    target = tl.load(Target + rows, mask=inside, other=0)
+    return target, (target == ignore_index) | ~inside, (target >= 0) & (target < n_classes)
+
+
+@triton.jit
+def _finish(
+    m, d, rows, Logits, Target, Loss, RowMax, LogSum, stride, n_rows, n_classes, ignore_index
+):  # fmt: skip
+    """Write a row's loss, its maximum and the logarithm of its sum."""
+    target, ignored, a_class = _load_target(Target, rows, n_rows, n_classes, ignore_index)
+    found = a_class & ~ignored
+    at = Logits + rows.to(tl.int64) * stride + tl.where(found, target, 0)
+    x = tl.load(at, mask=found, other=0.0).to(tl.float32)
+    log_sum = tl.log(d)
+    loss = tl.where(a_class, (m - x) + log_sum, float("nan"))
+    inside = rows < n_rows
+    tl.store(Loss + rows, tl.where(ignored, 0.0, loss), mask=inside)
+    tl.store(RowMax + rows, m, mask=inside)
+    tl.store(LogSum + rows, log_sum, mask=inside)
+
+
+@triton.jit(do_not_specialize=["n_rows", "ignore_index"])
+def forward_kernel(
+    Logits,  # (n_rows, n_classes), rows `stride` apart
+    Target,  # (n_rows,)
+    Loss, RowMax, LogSum,  # (n_rows,) fp32
+    Parts,  # (2, parts, n_rows) fp32: maxima and sums of each part, or None where a row is one
+    stride,
+    n_rows,
+    n_classes,
+    part,  # columns of a part, a multiple of a tile
+    ignore_index,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    VECTOR: tl.constexpr,  # columns that a lane loads at once
+):  # fmt: skip
+    """Loss and statistics of ROWS rows, or (m, d) of a part of each."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = (rows < n_rows)[:, None, None]
+    row = Logits + (rows.to(tl.int64) * stride)[:, None, None]
+    lanes = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+    begin = 0
+    end = n_classes
+    if Parts is not None:
+        begin = tl.program_id(1) * part
+        end = tl.minimum(begin + part, n_classes)
+    m = tl.full([ROWS, LANES], float("-inf"), tl.float32)
+    d = tl.zeros([ROWS, LANES], tl.float32)
+    for start in range(begin, end, LANES * VECTOR):
+        columns = (start + lanes)[None, :, :]
+        x = tl.load(row + columns, mask=inside & (columns < n_classes), other=float("-inf")).to(tl.float32)
+        new = tl.maximum(m, tl.max(x, 2))
+        anchor = _anchor(new)
+        d = d * tl.math.exp2((m - anchor) * LOG2E)
+        d += tl.sum(tl.math.exp2((x - anchor[:, :, None]) * LOG2E), 2)
+        m = new
+    m, d = join(m, d, 1)
+    if Parts is None:
+        _finish(m, d, rows, Logits, Target, Loss, RowMax, LogSum, stride, n_rows, n_classes, ignore_index)
+    else:
+        at = tl.program_id(1).to(tl.int64) * n_rows + rows
+        tl.store(Parts + at, m, mask=rows < n_rows)
+        tl.store(Parts + tl.num_programs(1).to(tl.int64) * n_rows + at, d, mask=rows < n_rows)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_parts", "ignore_index"])
+def join_kernel(
+    Logits, Target, Loss, RowMax, LogSum, Parts, stride, n_rows, n_classes, n_parts, ignore_index,
+    ROWS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """The same from the parts of ROWS rows; PARTS is at least n_parts."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    parts = tl.arange(0, PARTS)[None, :]
+    at = Parts + parts * n_rows + rows[:, None]
+    inside = (rows < n_rows)[:, None] & (parts < n_parts)
+    m = tl.load(at, mask=inside, other=float("-inf"))
+    d = tl.load(at + n_parts * n_rows, mask=inside, other=0.0)
+    m, d = join(m, d, 1)
+    _finish(m, d, rows, Logits, Target, Loss, RowMax, LogSum, stride, n_rows, n_classes, ignore_index)
+
+
+@triton.jit(do_not_specialize=["n_rows", "ignore_index"])
+def backward_kernel(
+    Logits,
+    Target,
+    RowMax, LogSum,
+    dLoss, dLogSum,  # (n_rows,) fp32, rows `stride_loss` and `stride_sum` apart; None where there is none
+    dLogits,  # as Logits, rows `stride_out` apart
+    stride, stride_out, stride_loss, stride_sum,
+    n_rows,
+    n_classes,
+    ignore_index,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """dLogits = (dLoss + dLogSum) p - dLoss [column is the target], a tile of it.
+
+    Rows without a gradient (ignored, most of all) are written without being read.
+    """
+    chunks = tl.cdiv(n_classes, COLUMNS)
+    rows = (tl.program_id(0) // chunks) * ROWS + tl.arange(0, ROWS)
+    columns = (tl.program_id(0) % chunks) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = rows < n_rows
+    target, ignored, a_class = _load_target(Target, rows, n_rows, n_classes, ignore_index)
+    m = tl.load(RowMax + rows, mask=inside, other=0.0)
+    log_sum = tl.load(LogSum + rows, mask=inside, other=0.0)
+    dloss = tl.zeros([ROWS], tl.float32)
+    if dLoss is not None:
+        dloss = tl.load(dLoss + rows * stride_loss, mask=inside, other=0.0)
+        dloss = tl.where(ignored, 0.0, tl.where(a_class, dloss, float("nan")))
+    sent = dloss
+    if dLogSum is not None:
+        sent += tl.load(dLogSum + rows * stride_sum, mask=inside, other=0.0)
+    has_gradient = (sent != 0.0)[:, None]
+    there = inside[:, None] & (columns < n_classes)[None, :]
+    at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    x = tl.load(Logits + at, mask=there & has_gradient, other=float("-inf")).to(tl.float32)
+    p = tl.math.exp2((x - m[:, None]) * LOG2E - (log_sum * LOG2E)[:, None])
+    dx = tl.where(has_gradient, sent[:, None] * p, 0.0)
+    dx = tl.where(columns[None, :] == target[:, None], dx - dloss[:, None], dx)
+    out = dLogits + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
+    tl.store(out, dx.to(dLogits.dtype.element_ty), mask=there)
