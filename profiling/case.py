@@ -1,4 +1,4 @@
-"""What is measured: one `Case` (a point), and a `Sweep` (the axes whose product gives cases).
+"""What is measured: one `Case` (a point), and the `Protocol` it is measured by.
 
 A case is identified by its key alone; a row of a result is a case and a clock. See design.md's
 counterpart in CONTRIBUTING.md for the words used here.
@@ -6,16 +6,12 @@ counterpart in CONTRIBUTING.md for the words used here.
 
 from __future__ import annotations
 
-import itertools
 import re
-import tomllib
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -26,6 +22,7 @@ from pydantic import (
 Direction = Literal["fwd", "bwd", "fwd_bwd"]
 Dtype = Literal["fp16", "bf16", "fp32", "fp64"]
 Layout = Literal["dense", "varlen", "paged"]
+Operation = Literal["attention", "cross_entropy", "softmax_top_k"]
 Clock = Literal["wall", "pipelined", "device", "graph", "graph_hot"]
 # No size that a device could hold: a file that says more would have its reader count to it.
 LARGEST, LARGEST_BATCH = 2**30, 2**20
@@ -39,6 +36,12 @@ DTYPE_BYTES: dict[str, int] = {"fp16": 2, "bf16": 2, "fp32": 4, "fp64": 8}
 CLOCKS: tuple[str, ...] = ("wall", "pipelined", "device", "graph", "graph_hot")
 CPU_CLOCKS: tuple[str, ...] = ("wall", "pipelined")
 LAYOUTS: tuple[str, ...] = ("dense", "varlen", "paged")
+
+ATTENTION = "attention"
+# What each operation that is a softmax over the rows of a matrix is called in a label.
+ROW_OPERATIONS: dict[str, str] = {"cross_entropy": "cross-entropy", "softmax_top_k": "softmax top-k"}
+OPERATIONS: tuple[str, ...] = (ATTENTION, *ROW_OPERATIONS)
+MOST_KEPT = 64  # of a row's classes, by `softmax_top_k`
 
 NAIVE_VARIANTS: tuple[str, ...] = ("add", "fill", "fp32_softmax")
 DETERMINISTIC = "deterministic"  # the variant whose gradients are the same bit for bit on every run
@@ -55,9 +58,12 @@ BACKENDS: tuple[str, ...] = (
     "sdpa_efficient",
     "sdpa_math",
     "flex",
+    "online",
 )
 CPU_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "tiled", "sdpa_math", "sdpa_flash")
 FLASH_BACKENDS: tuple[str, ...] = ("flash", "flash_portable", "flash_hopper")
+# What takes a row operation: PyTorch's own kernels, what a compiler makes of them, and the kernel here.
+ROW_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "online")
 # Which can be asked for a tile: the kernels for sm_90 have their own alone.
 TILED_BACKENDS: tuple[str, ...] = ("tiled", "flash", "flash_portable")
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -65,6 +71,11 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "naive_compiled": NAIVE_VARIANTS,
     "flash": (DETERMINISTIC,),
     "flash_hopper": (DETERMINISTIC,),
+}
+# The same of the operations over rows: PyTorch's cross-entropy takes logits as they are, or widened first.
+ROW_VARIANTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "cross_entropy": dict.fromkeys(("naive", "naive_compiled"), ("fp32_softmax",)),
+    "softmax_top_k": {},
 }
 PAGE_SIZE = 64  # tokens of one page of a `paged` cache
 _CUSTOM_BACKEND = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -91,7 +102,10 @@ KEY_FIELDS: tuple[str, ...] = (
     "alibi",
     "tile_m",
     "tile_n",
+    "operation",
 )
+# What an operation over rows has of these.
+_OF_ROWS = ("backend", "variant", "direction", "dtype", "batch", "seq_len_k", "head_dim_v", "operation")
 SHAPE_FIELDS: tuple[str, ...] = tuple(
     name for name in KEY_FIELDS if name not in ("backend", "variant", "tile_m", "tile_n")
 )
@@ -108,25 +122,46 @@ def check_backend(name: str) -> str:
     raise InputError(f"unknown backend {name!r}: must be one of {', '.join(BACKENDS)}, or module:function")
 
 
-def split_backend(text: str) -> tuple[str, str]:
-    """Split `backend/variant` (`naive/fp32_softmax`) into its two names; the variant may be empty."""
+def split_backend(text: str, operation: str = ATTENTION) -> tuple[str, str]:
+    """Split `backend/variant` (`naive/fp32_softmax`) into its two names; the variant may be empty.
+
+    Raises:
+        InputError: there is no such backend or variant, or the operation is none of its.
+    """
     backend, _, variant = text.partition("/")
     check_backend(backend)
-    if variant and backend not in VARIANTS:
-        raise InputError(f"backend {backend!r} has no variants, got {text!r}: only {', '.join(VARIANTS)} do")
-    if variant and variant not in VARIANTS[backend]:
+    if operation != ATTENTION and backend in BACKENDS and backend not in ROW_BACKENDS:
         raise InputError(
-            f"unknown variant {variant!r} of {backend}: must be one of {', '.join(VARIANTS[backend])}"
+            f"backend {backend!r} does not take {operation}: must be one of {', '.join(ROW_BACKENDS)}, "
+            "or module:function"
+        )
+    if operation == ATTENTION and backend == "online":
+        raise InputError(
+            f"backend 'online' does not take attention: it is of {', '.join(ROW_OPERATIONS)}, "
+            "and attention's is flash"
+        )
+    variants = VARIANTS if operation == ATTENTION else ROW_VARIANTS[operation]
+    of = "" if operation == ATTENTION else f" for {operation}"
+    if variant and backend not in variants:
+        raise InputError(
+            f"backend {backend!r} has no variants{of}, got {text!r}"
+            + (f": only {', '.join(variants)} do" if variants else "")
+        )
+    if variant and variant not in variants[backend]:
+        raise InputError(
+            f"unknown variant {variant!r} of {backend}{of}: must be one of {', '.join(variants[backend])}"
         )
     return backend, variant
 
 
-def _check_heads(heads: int, kv_heads: int) -> None:
+def check_heads(heads: int, kv_heads: int) -> None:
+    """Refuse query heads that no KV head is shared by evenly (ValueError)."""
     if heads % kv_heads:
         raise ValueError(f"heads must be a multiple of kv_heads, got {heads} and {kv_heads}")
 
 
-def _check_window(causal: bool, right: int | None) -> None:
+def check_window(causal: bool, right: int | None) -> None:
+    """Refuse a causal mask with a window that sees later keys (ValueError)."""
     if causal and right:
         raise ValueError(
             f"a causal case's window_right must be 0 or left out (it sees no later key), got {right}"
@@ -157,6 +192,10 @@ class Case(BaseModel):
     In a `varlen` batch `seq_len_q` and `seq_len_k` are those of its longest sequence (see `lengths`).
     `causal` and a window that ends at the query's own place are the same mask, and are both written as
     `causal` without `window_right`.
+
+    An operation over rows (`cross_entropy`, `softmax_top_k`) is a softmax like that of one query a
+    sequence: `batch` rows of `seq_len_k` classes, whose scores are given, and `head_dim_v` numbers come out
+    of a row (a loss; the k largest probabilities). It has one head, one query, `head_dim` 1 and no features.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -182,11 +221,12 @@ class Case(BaseModel):
     alibi: bool = False
     tile_m: Count | None = None
     tile_n: Count | None = None
+    operation: Operation = ATTENTION
 
     @model_validator(mode="after")
     def _fits_together(self) -> Case:
-        _check_heads(self.heads, self.kv_heads)
-        _check_window(self.causal, self.window_right)
+        check_heads(self.heads, self.kv_heads)
+        check_window(self.causal, self.window_right)
         pairs = self.batch * self.heads * max(1, self.seq_len_q) * max(1, self.seq_len_k)
         if (work := pairs * max(64, self.head_dim, self.head_dim_v)) > LARGEST_WORK:
             raise ValueError(
@@ -195,10 +235,30 @@ class Case(BaseModel):
             )
         if (self.tile_m is None) != (self.tile_n is None):
             raise ValueError("tile_m and tile_n must be given together")
+        if self.operation != ATTENTION:
+            self._is_over_rows()
         if self.window_right == 0:  # one spelling, so that equal masks have equal keys
             object.__setattr__(self, "causal", True)
             object.__setattr__(self, "window_right", None)
         return self
+
+    def _is_over_rows(self) -> None:
+        """Refuse what only attention has."""
+        for name, field in type(self).model_fields.items():
+            value = 1 if field.is_required() else field.default
+            if name not in _OF_ROWS and getattr(self, name) != value:
+                raise ValueError(
+                    f"{name} is attention's: of {self.operation} it must be "
+                    f"{'left out' if value is None else value}, got {getattr(self, name)}"
+                )
+        if self.operation == "cross_entropy" and self.head_dim_v != 1:
+            raise ValueError(
+                f"a row of cross_entropy has one loss: head_dim_v must be 1, got {self.head_dim_v}"
+            )
+        if not self.seq_len_k:
+            raise ValueError(f"a row of {self.operation} must have at least 1 class, got 0")
+        if self.head_dim_v > (most := min(MOST_KEPT, self.seq_len_k)):
+            raise ValueError(f"k of {self.operation} must be from 1 to {most} here, got {self.head_dim_v}")
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -231,6 +291,8 @@ class Case(BaseModel):
     def label(self) -> str:
         """A short text for progress bars and logs, such as `flash fwd bf16 B2 H16 N4096 d128 causal`."""
         name = f"{self.backend}/{self.variant}" if self.variant else self.backend
+        if self.operation != ATTENTION:
+            return f"{name} {rows_label(self)} {self.seq_len_k} classes"
         heads = f"H{self.heads}" if self.kv_heads == self.heads else f"H{self.heads}/{self.kv_heads}"
         length = (
             f"N{self.seq_len_q}"
@@ -245,6 +307,15 @@ class Case(BaseModel):
         if self.tile_m is not None:
             parts.append(f"tile {self.tile_m}x{self.tile_n}")
         return " ".join(parts)
+
+
+def rows_label(case: Any) -> str:
+    """An operation over rows in short, without its classes, such as `softmax top-k 8 fwd bf16 4096 rows`.
+
+    `case` is a `Case`, or anything else with its fields.
+    """
+    kept = f" {case.head_dim_v}" if case.operation == "softmax_top_k" else ""
+    return f"{ROW_OPERATIONS[case.operation]}{kept} {case.direction} {case.dtype} {case.batch} rows"
 
 
 def feature_words(case: Any) -> list[str]:
@@ -294,196 +365,12 @@ class Protocol(BaseModel):
         return clocks
 
 
-def _window(value: Any) -> Any:
-    """A pair of limits from a sweep; TOML has no null, so `"none"` is no limit."""
-    sides = [None if side == "none" else side for side in value] if isinstance(value, list | tuple) else []
-    if len(sides) != 2 or any(side is not None and (type(side) is not int or side < 0) for side in sides):
-        raise ValueError(
-            f'a window must be [left, right], each a whole number of at least 0 or "none", got {value}'
-        )
-    return tuple(sides)
-
-
-Window = Annotated[tuple[int | None, int | None], BeforeValidator(_window)]
-
-
-class Group(BaseModel):
-    """One product of axes. `backends` entries are `backend` or `backend/variant`.
-
-    Values that mean "without": `"none"` for a side of a window, 0 for a softcap. `head_dim_v` follows
-    `head_dim` where it is not given. `tokens` fixes batch · N in place of `batch`, and `hidden` heads · d in
-    place of `heads`: the same work a layer at every N and d, and no curve along N.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    backends: tuple[str, ...]
-    direction: tuple[Direction, ...] = ("fwd",)
-    dtype: tuple[Dtype, ...] = ("bf16",)
-    batch: tuple[Sequences, ...] = (1,)
-    heads: tuple[Count, ...] = (16,)
-    kv_heads: tuple[Count, ...] = ()
-    seq_len: tuple[Length, ...]
-    seq_len_k: tuple[Length, ...] = ()
-    head_dim: tuple[Count, ...] = (128,)
-    head_dim_v: tuple[Count, ...] = ()
-    layout: tuple[Layout, ...] = ("dense",)
-    causal: tuple[bool, ...] = (False,)
-    window: tuple[Window, ...] = ((None, None),)
-    softcap: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = (0.0,)
-    bias: tuple[bool, ...] = (False,)
-    sinks: tuple[bool, ...] = (False,)
-    alibi: tuple[bool, ...] = (False,)
-    tile: tuple[tuple[Count, Count], ...] = ()
-    tokens: Count | None = None
-    hidden: Count | None = None
-    max_seq_len: dict[str, Length] = {}
-
-    @field_validator("backends")
-    @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            split_backend(name)
-        return names
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Group:
-        fields = type(self).model_fields
-        for whole, part, other in (("tokens", "seq_len", "batch"), ("hidden", "head_dim", "heads")):
-            total = getattr(self, whole)
-            if total is None:
-                continue
-            if getattr(self, other) != fields[other].default:
-                raise ValueError(f"{whole} stands in place of {other}: only one of them must be given")
-            if uneven := [size for size in getattr(self, part) if not size or total % size]:
-                raise ValueError(f"{whole} must be a multiple of each {part}, got {total} and {uneven[0]}")
-        all_heads = self.heads if self.hidden is None else [self.hidden // d for d in self.head_dim]
-        for heads, kv_heads in itertools.product(all_heads, self.kv_heads):
-            _check_heads(heads, kv_heads)
-        for causal, (_, right) in itertools.product(self.causal, self.window):
-            _check_window(causal, right)
-        for name in self.max_seq_len:
-            if name not in self.backends:
-                raise ValueError(
-                    f"max_seq_len names {name!r}: must be one of this group's backends, "
-                    f"{', '.join(self.backends)}"
-                )
-        return self
-
-    def cases(self) -> list[Case]:
-        """The product of the axes, in a stable order; `max_seq_len` drops a backend's longer Nq and Nk."""
-        out = []
-        shapes = itertools.product(
-            self.batch,
-            self.heads,
-            self.kv_heads or (None,),
-            self.head_dim,
-            self.head_dim_v or (None,),
-        )
-        features = itertools.product(
-            self.layout,
-            self.window,
-            self.softcap,
-            self.bias,
-            self.sinks,
-            self.alibi,
-            self.causal,
-        )
-        axes = itertools.product(
-            self.dtype,
-            shapes,
-            features,
-            self.direction,
-            self.seq_len,
-            self.seq_len_k or (None,),
-            self.backends,
-        )
-        for dtype, shape, feature, direction, n_q, n_k, name in axes:
-            batch, heads, kv_heads, head_dim, head_dim_v = shape
-            batch = batch if self.tokens is None else self.tokens // n_q
-            heads = heads if self.hidden is None else self.hidden // head_dim
-            layout, (left, right), softcap, bias, sinks, alibi, causal = feature
-            backend, variant = split_backend(name)
-            longest = max(n_q, n_q if n_k is None else n_k)
-            if longest > self.max_seq_len.get(name, longest):
-                continue
-            tiles: Sequence[tuple[int | None, int | None]] = (
-                self.tile if self.tile and backend in TILED_BACKENDS else ((None, None),)
-            )
-            for tile_m, tile_n in tiles:
-                out.append(
-                    Case(
-                        backend=backend,
-                        variant=variant,
-                        direction=direction,
-                        dtype=dtype,
-                        batch=batch,
-                        heads=heads,
-                        kv_heads=heads if kv_heads is None else kv_heads,
-                        seq_len_q=n_q,
-                        seq_len_k=n_q if n_k is None else n_k,
-                        head_dim=head_dim,
-                        head_dim_v=head_dim if head_dim_v is None else head_dim_v,
-                        layout=layout,
-                        causal=causal,
-                        window_left=left,
-                        window_right=right,
-                        softcap=softcap or None,
-                        bias=bias,
-                        sinks=sinks,
-                        alibi=alibi,
-                        tile_m=tile_m,
-                        tile_n=tile_n,
-                    )
-                )
-        return out
-
-
-class Sweep(BaseModel):
-    """A named set of groups and the protocol they are measured with; written as TOML."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
-    description: str = ""
-    protocol: Protocol = Protocol()
-    group: tuple[Group, ...]
-
-    def cases(self, backends: Iterable[str] | None = None) -> list[Case]:
-        """All cases, each once, in the order of the file; `backends`, such as `naive/fill`, keeps some."""
-        wanted = None if backends is None else {split_backend(name) for name in backends}
-        cases = dict.fromkeys(case for group in self.group for case in group.cases())
-        return [case for case in cases if wanted is None or (case.backend, case.variant) in wanted]
-
-
 def blocks(cases: Iterable[Case]) -> list[list[Case]]:
     """Group cases by shape, keeping order: a block is measured together, its backends interleaved."""
     grouped: dict[tuple[Any, ...], list[Case]] = {}
     for case in cases:
         grouped.setdefault(case.shape_key, []).append(case)
     return list(grouped.values())
-
-
-def load_sweep(path: Path) -> Sweep:
-    """Read a sweep from TOML.
-
-    Raises:
-        InputError: the file is missing, is not TOML, or holds something a sweep cannot.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such sweep file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not valid TOML: {error}") from None
-    except RecursionError:
-        raise InputError(f"{path}: not valid TOML: brackets nested too deeply") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        return Sweep.model_validate(data)
-    except ValidationError as error:
-        raise InputError(f"{path}: {first_problem(error)}") from None
 
 
 def first_problem(error: ValidationError) -> str:

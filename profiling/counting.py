@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from profiling.case import Case, InputError, Protocol, Sweep, load_sweep, split_backend
+from profiling.case import Case, InputError, Protocol, split_backend
 from profiling.fingerprint import kernel_hash
+from profiling.grid import Sweep, load_sweep
 from profiling.measure.client import Client
 from profiling.measure.counters import Count, Profiler, count
 from profiling.measure.environment import check_device, with_provenance
@@ -161,7 +162,7 @@ def _difference(row: Measurement, old: Run, here: Environment) -> str:
     for name in _IDENTITY_FIELDS:
         if (a := getattr(there, name)) != (b := getattr(here, name)):
             return f"{name} was {a or 'unknown'} and is {b or 'unknown'}"
-    if row.kernel_hash and row.kernel_hash != kernel_hash(row.case.backend):
+    if row.kernel_hash and row.kernel_hash != kernel_hash(row.case.backend, row.case.operation):
         return f"the kernels of {row.case.backend} have changed since it was measured"
     return ""
 
@@ -228,7 +229,7 @@ class _File:
             case=found.case,
             status=found.status,
             reason=found.reason,
-            kernel_hash=kernel_hash(found.case.backend),
+            kernel_hash=kernel_hash(found.case.backend, found.case.operation),
             measured_at=now(),
             **fields,
         )

@@ -15,6 +15,8 @@ import tokenize
 from functools import lru_cache
 from pathlib import Path
 
+from profiling.case import ATTENTION
+
 _ROOT = Path(__file__).resolve().parents[1]
 
 # Patterns under the checkout: what decides which instructions run on which tensors, from the mask
@@ -30,6 +32,8 @@ _CALL = tuple(f"fa_core/{name}.py" for name in ("op", "launch", "packed", "plan"
 _PORTABLE = (*_CALL, *_KERNELS)
 # All of the kernels: what sends back to sinks runs on the portable ones.
 _FLASH = (*_CALL, "fa_core/hopper*.py", "fa_core/kernels/*.py")
+# Of the operations over rows the baselines are PyTorch's own.
+_ROWS = {"online": ("fa_core/softmax/*.py",)}
 _SOURCES: dict[str, tuple[str, ...]] = {
     "naive": _NAIVE,
     "naive_compiled": _NAIVE,
@@ -40,14 +44,15 @@ _SOURCES: dict[str, tuple[str, ...]] = {
 }
 
 
-def kernel_hash(backend: str, *, root: Path = _ROOT) -> str:
+def kernel_hash(backend: str, operation: str = ATTENTION, *, root: Path = _ROOT) -> str:
     """12 hex digits of the sources of `backend`, or "" where there are none of ours (PyTorch's own).
 
     Args:
         backend: a backend's name, without its variant.
+        operation: what it computes.
         root: the folder that holds `fa_core/`.
     """
-    patterns = _SOURCES.get(backend, ())
+    patterns = (_SOURCES if operation == ATTENTION else _ROWS).get(backend, ())
     found = [sorted(root.glob(pattern)) for pattern in patterns]
     if not found or not all(found):
         return ""

@@ -13,10 +13,10 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from profiling.case import SHAPE_FIELDS, Case, blocks
+from profiling.case import ATTENTION, SHAPE_FIELDS, Case, blocks
 from profiling.records import Measurement
 
-REFERENCE = "flash"  # what other backends are compared with, where a series has it
+REFERENCES = ("flash", "online")  # what other backends are compared with, the one that a series has
 STEPS = (16, 8, 4, 2, 1)  # a new N is a multiple of the first of these that fits between its neighbours
 _SERIES_FIELDS = tuple(name for name in SHAPE_FIELDS if name not in ("seq_len_q", "seq_len_k"))
 
@@ -51,13 +51,14 @@ def backend_name(case: Case) -> str:
 
 def series_key(case: Case) -> tuple[Any, ...]:
     """What the cases of a series share: the shape without N, and Nq where it is not N."""
-    alone = None if case.seq_len_q == case.seq_len_k else case.seq_len_q
+    square = case.seq_len_q == case.seq_len_k and case.operation == ATTENTION
+    alone = None if square else case.seq_len_q
     return (*(getattr(case, name) for name in _SERIES_FIELDS), alone)
 
 
 def pairs_of(names: Sequence[str]) -> list[Pair]:
-    """Every other backend with `flash`, or with the first where there is no `flash`."""
-    reference = REFERENCE if REFERENCE in names else next(iter(names), "")
+    """Every other backend with that of `REFERENCES`, or with the first where there is none of these."""
+    reference = next((name for name in (*REFERENCES, *names) if name in names), "")
     return [(name, reference) for name in names if name != reference]
 
 
@@ -164,7 +165,7 @@ def _between(low: int, high: int) -> Iterator[int]:
 
 def _at(case: Case, seq_len: int) -> Case:
     """The case of the same series at another N."""
-    square = case.seq_len_q == case.seq_len_k
+    square = case.seq_len_q == case.seq_len_k and case.operation == ATTENTION
     return case.model_copy(update={"seq_len_k": seq_len, "seq_len_q": seq_len if square else case.seq_len_q})
 
 

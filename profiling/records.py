@@ -59,6 +59,8 @@ RESULT_FIELDS: tuple[str, ...] = (
     "kernel_hash",
     "measured_at",
 )
+# Of the key what later versions know: an older CSV lacks it, and means attention.
+ADDED_KEY_FIELDS: tuple[str, ...] = ("operation",)
 # What later versions measure, too: an older CSV lacks these columns, and is read all the same.
 ADDED_FIELDS: tuple[str, ...] = (
     "floor_ms",

@@ -51,5 +51,5 @@ def _flagged(row: Measurement) -> bool:
 
 def is_stale(row: Measurement) -> bool:
     """Whether a row was made with other kernel sources than those at hand; unknown sources are not."""
-    at_hand = kernel_hash(row.case.backend)
+    at_hand = kernel_hash(row.case.backend, row.case.operation)
     return bool(row.kernel_hash and at_hand) and row.kernel_hash != at_hand

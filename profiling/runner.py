@@ -23,19 +23,11 @@ from rich.console import Console
 from profiling import energy
 from profiling import sweep as sweeps
 from profiling.agenda import Agenda, Limit
-from profiling.case import (
-    FLASH_BACKENDS,
-    Case,
-    InputError,
-    Sweep,
-    blocks,
-    first_problem,
-    load_sweep,
-    split_backend,
-)
+from profiling.case import FLASH_BACKENDS, Case, InputError, blocks, first_problem, split_backend
 from profiling.case import Protocol as MeasuringProtocol
 from profiling.energy import Energies
 from profiling.fingerprint import kernel_hash
+from profiling.grid import Sweep, load_sweep
 from profiling.measure.budget import cost_s, planned_clocks
 from profiling.measure.client import Client
 from profiling.measure.environment import check_device, cpu_count, with_provenance

@@ -9,7 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from profiling.case import TILED_BACKENDS, Case, Group, InputError, Protocol, Sweep, first_problem
+from profiling.case import ATTENTION, TILED_BACKENDS, Case, InputError, Protocol, first_problem
+from profiling.grid import Group, Sweep
 
 _END = "SWEEP"  # of a here document; no line of `sweep_toml` is this word
 
@@ -48,6 +49,31 @@ def sweep_of(case: Case, protocol: Protocol | None = None, name: str = "point") 
             or takes no tile.
     """
     backend = f"{case.backend}/{case.variant}" if case.variant else case.backend
+    axes = _axes(case) if case.operation == ATTENTION else _row_axes(case)
+    try:
+        return Sweep(
+            name=name,
+            protocol=protocol or Protocol(),
+            group=(Group.model_validate(axes | {"backends": (backend,)}),),
+        )
+    except ValueError:
+        raise InputError(
+            f"{case.label}: no sweep can ask for backend {backend!r}, which is not known here"
+        ) from None
+
+
+def _row_axes(case: Case) -> dict[str, Any]:
+    axes: dict[str, Any] = {
+        "operation": case.operation,
+        "direction": (case.direction,),
+        "dtype": (case.dtype,),
+        "rows": (case.batch,),
+        "classes": (case.seq_len_k,),
+    }
+    return axes if case.operation == "cross_entropy" else axes | {"top_k": (case.head_dim_v,)}
+
+
+def _axes(case: Case) -> dict[str, Any]:
     axes: dict[str, Any] = {
         field: (getattr(case, field),)
         for field in (
@@ -56,7 +82,6 @@ def sweep_of(case: Case, protocol: Protocol | None = None, name: str = "point") 
         )
     }
     axes |= {
-        "backends": (backend,),
         "seq_len": (case.seq_len_q,),
         "window": (
             tuple("none" if side is None else side for side in (case.window_left, case.window_right)),
@@ -69,12 +94,7 @@ def sweep_of(case: Case, protocol: Protocol | None = None, name: str = "point") 
                 f"{case.label}: no sweep asks {case.backend} for a tile, only {', '.join(TILED_BACKENDS)}"
             )
         axes["tile"] = ((case.tile_m, case.tile_n),)
-    try:
-        return Sweep(name=name, protocol=protocol or Protocol(), group=(Group.model_validate(axes),))
-    except ValueError:
-        raise InputError(
-            f"{case.label}: no sweep can ask for backend {backend!r}, which is not known here"
-        ) from None
+    return axes
 
 
 def command(sweep: Sweep, device: str) -> str:

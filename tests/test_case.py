@@ -25,15 +25,13 @@ from profiling.case import (
     SHAPE_FIELDS,
     TILED_BACKENDS,
     Case,
-    Group,
     InputError,
     Protocol,
-    Sweep,
     blocks,
     check_backend,
-    load_sweep,
     split_backend,
 )
+from profiling.grid import Group, Sweep, load_sweep
 from profiling.paths import DATA_DIR
 
 SWEEPS = sorted((DATA_DIR / "sweeps").glob("*.toml"))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from profiling.case import LAYOUTS, Case, Group, Sweep, load_sweep
+from profiling.case import LAYOUTS, Case
+from profiling.grid import Group, Sweep, load_sweep
 from profiling.paths import DATA_DIR
 
 

@@ -306,7 +306,7 @@ class TestCommand:
 
 def test_the_committed_sweep_is_small():
     """Less than fifty cases, in both directions, and the lengths where K and V of a head outgrow the L2."""
-    from profiling.case import load_sweep
+    from profiling.grid import load_sweep
     from profiling.paths import DATA_DIR
 
     cases = load_sweep(DATA_DIR / "sweeps" / "counters.toml").cases()

@@ -18,7 +18,8 @@ from profiling import __version__
 from profiling.__main__ import app
 from profiling.analysis.compare import VERDICTS as COMPARED
 from profiling.analysis.crossover import VERDICTS
-from profiling.case import BACKENDS, CLOCKS, Sweep, load_sweep
+from profiling.case import BACKENDS, CLOCKS
+from profiling.grid import Sweep, load_sweep
 from profiling.model.traffic import Traffic
 from profiling.records import COLUMNS, FLAGS, MEM_METHODS, STATUSES
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from profiling.case import load_sweep
+from profiling.grid import load_sweep
 from profiling.records import Measurement, Run, RunEnd, RunHeader
 from tests.synthetic import synthetic_environment, write_synthetic
 

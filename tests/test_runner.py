@@ -7,7 +7,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 from profiling import runner
-from profiling.case import Case, InputError, Protocol, Sweep
+from profiling.case import Case, InputError, Protocol
+from profiling.grid import Sweep
 from profiling.measure.lock import lock_path
 from profiling.records import ClockResult, Measurement
 from profiling.store import RunWriter, list_runs, load_run

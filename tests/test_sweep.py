@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from profiling.agenda import Agenda, Limit
-from profiling.case import Case, InputError, load_sweep
+from profiling.case import Case, InputError
+from profiling.grid import load_sweep
 from profiling.measure.budget import planned_clocks
 from profiling.paths import DATA_DIR
 from profiling.records import Measurement, RunHeader

@@ -1,7 +1,8 @@
 """Which rows form one curve: everything alike but the backend and the sequence length.
 
 A curve runs along N where Nq = Nk. Where they differ, a curve keeps its number of queries and runs along
-the number of keys, as decoding does: one slice per `seq_len_q`, with N = `seq_len_k`.
+the number of keys, as decoding does: one slice per `seq_len_q`, with N = `seq_len_k`. So an operation over
+rows, which is like one query a row, runs along its classes.
 
 Runs are never mixed: two runs may share a GPU and still differ in software, clocks or kernels, and only
 within a run were backends measured in turns. The same holds within a run that was resumed elsewhere.
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from profiling.case import KEY_FIELDS, Case, InputError, feature_words
+from profiling.case import ATTENTION, KEY_FIELDS, Case, InputError, feature_words, rows_label
 
 # What a metric reads. Less is better in every one of them, and only a latency has a clock.
 METRICS: dict[str, str] = {"latency": "latency_p50_ms", "memory": "peak_mem_bytes", "energy": "energy_mj"}
@@ -56,6 +57,7 @@ class Slice(NamedTuple):
     bias: bool
     sinks: bool
     alibi: bool
+    operation: str
     seq_len_q: int | None
     clock: str
     mem_method: str
@@ -68,6 +70,8 @@ class Slice(NamedTuple):
     @property
     def label(self) -> str:
         """The shape in short, such as `fwd bf16 B2 H16 d128 causal`, without device and clock."""
+        if self.operation != ATTENTION:
+            return rows_label(self)
         heads = f"H{self.heads}" if self.kv_heads == self.heads else f"H{self.heads}/{self.kv_heads}"
         width = (
             f"d{self.head_dim}" if self.head_dim_v == self.head_dim else f"d{self.head_dim}/{self.head_dim_v}"
@@ -122,7 +126,8 @@ def curve_rows(frame: pd.DataFrame, metric: str = "latency") -> pd.DataFrame:
     check_metric(metric)
     rows = untiled(frame)
     rows = rows.assign(name=backend_names(rows), seq_len=rows["seq_len_k"].astype("int64"))
-    rows["seq_len_q"] = rows["seq_len_q"].where(rows["seq_len_q"] != rows["seq_len_k"])
+    square = (rows["seq_len_q"] == rows["seq_len_k"]) & (rows["operation"] == ATTENTION)
+    rows["seq_len_q"] = rows["seq_len_q"].where(~square)
     if metric != "latency":
         rows["clock"] = ""
     if metric != "memory":

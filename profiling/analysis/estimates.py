@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.case import KEY_FIELDS, Case, InputError
+from profiling.case import ATTENTION, KEY_FIELDS, Case, InputError
 from profiling.devices import Device
-from profiling.model import hopper
+from profiling.model import hopper, rows
 from profiling.model.flops import flops
 from profiling.model.traffic import is_modelled, traffic
 from profiling.records import DERIVED_FIELDS
@@ -35,7 +35,8 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
         modelled and has neither. A case outside the formulas (a window, a bias, a packed layout) has no
         estimate.
         `paper_tflops` is filled for `ok` rows alone, no speed without correctness, and not under a window:
-        the paper's count does not know that it leaves work out.
+        the paper's count does not know that it leaves work out. An operation over rows has none either:
+        what it takes is bytes.
     """
     out = frame.copy()
     # Shape by shape: a row on another clock or of another backend, which has no part in it, costs nothing.
@@ -43,8 +44,8 @@ def with_estimates(frame: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     number = frame.groupby(shape, dropna=False, sort=False, observed=True).ngroup().to_numpy()
     _, first = np.unique(number, return_index=True)
     table = frame[list(_INPUTS)].iloc[first].astype(object)  # Python's own numbers, unknown ones None
-    rows = table.where(table.notna(), None).itertuples(index=False, name=None)
-    known: list[dict[str, int | None]] = [_estimates(row, device) for row in rows]
+    plain = table.where(table.notna(), None).itertuples(index=False, name=None)
+    known: list[dict[str, int | None]] = [_estimates(row, device) for row in plain]
     for name in _COUNTS:
         values = pd.array([_held(one[name]) for one in known], dtype="Int64")
         out[name] = values.take(number)
@@ -69,6 +70,10 @@ def _estimates(row: tuple[Any, ...], device: Device | None) -> dict[str, int | N
     values = dict(zip(_INPUTS, row, strict=True))
     block_m, block_n = values.pop("block_m"), values.pop("block_n")
     case = Case.model_validate(values)
+    if case.operation != ATTENTION:
+        once = rows.compulsory_bytes(case)
+        moved = (rows.naive_bytes(case), once, None if device is None else once, once)
+        return dict(zip(_COUNTS, moved, strict=True)) | {"flops": None}
     if not is_modelled(case):
         windowed = case.window_left is not None or case.window_right is not None
         return dict.fromkeys(_COUNTS) | {"flops": None if windowed else flops(case)}

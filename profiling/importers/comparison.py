@@ -23,6 +23,7 @@ from profiling.case import (
     DIRECTIONS,
     DTYPE_BYTES,
     KEY_FIELDS,
+    OPERATIONS,
     Case,
     InputError,
     check_backend,
@@ -33,6 +34,7 @@ from profiling.importers.assembly import Imported
 from profiling.importers.tables import Aside, read_bytes, text_of
 from profiling.records import (
     ADDED_FIELDS,
+    ADDED_KEY_FIELDS,
     CLOCK_COLUMNS,
     COLUMNS,
     DERIVED_FIELDS,
@@ -188,7 +190,7 @@ def _shape(text: str, name: str) -> tuple[list[str], list[int], list[list[str]]]
 
 def _check_header(header: list[str], name: str) -> None:
     doubled = sorted({column for column in header if header.count(column) > 1})
-    optional = (*DERIVED_FIELDS, *ADDED_FIELDS)
+    optional = (*DERIVED_FIELDS, *ADDED_FIELDS, *ADDED_KEY_FIELDS)
     missing = [column for column in COLUMNS if column not in header and column not in optional]
     unknown = [column for column in header if column not in COLUMNS]
     if len(header) == 1 and (other := next((mark for mark in ";\t|" if mark in header[0]), None)):
@@ -270,6 +272,7 @@ def _validate(table: _Table) -> None:
     schema = {
         "direction": column("direction", one_of(DIRECTIONS)),
         "dtype": column("dtype", one_of(tuple(DTYPE_BYTES))),
+        "operation": column("operation", one_of(OPERATIONS)),
         "clock": column("clock", one_of((*CLOCKS, ""))),
         "status": column("status", one_of(STATUSES)),
         "device_kind": column("device_kind", one_of(("cuda", "cpu"))),

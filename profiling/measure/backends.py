@@ -9,18 +9,18 @@ without that keyword cannot take the case. It raises NotImplementedError for wha
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fa_core
-from profiling.case import CPU_BACKENDS, DETERMINISTIC, FLASH_BACKENDS, TILED_BACKENDS, Case
-from profiling.measure import flex, sdpa
-from profiling.measure.inputs import DTYPES, Inputs
+from profiling.case import ATTENTION, CPU_BACKENDS, DETERMINISTIC, FLASH_BACKENDS, TILED_BACKENDS, Case
+from profiling.measure import flex, rows, sdpa
+from profiling.measure.backend import Backend, Beside, Call, Forward, compiled, imported
+from profiling.measure.inputs import DTYPES, AnyInputs, Inputs, RowInputs
 from profiling.measure.layouts import Dense, in_layout, options, tensors
 from profiling.model.hopper import forward_tile
 
@@ -35,26 +35,6 @@ COMPILED = ("naive_compiled", "flex")
 _MAX_LSE_BYTES = 2**32
 _FEW_QUERIES = 64  # up to so many, `flash` makes its forward's tile to measure
 
-Forward = Callable[[Inputs], torch.Tensor]
-ForwardLse = Callable[[Inputs], tuple[torch.Tensor, torch.Tensor]]
-Call = Callable[[], Any]
-
-
-def _unchanged(inputs: Inputs) -> Inputs:
-    return inputs
-
-
-class Backend(NamedTuple):
-    """A case's implementation: the forward, and the forward that also returns the LSE if there is one.
-
-    `prepare` turns the inputs that all backends share into this one's, once and untimed (SDPA's mask).
-    """
-
-    forward: Forward
-    forward_lse: ForwardLse | None
-    ours: bool  # its ValueErrors say that it cannot take a shape; a stranger's may be any bug
-    prepare: Callable[[Inputs], Inputs] = _unchanged
-
 
 def resolve(case: Case, device: torch.device) -> Backend:
     """The backend of a case.
@@ -68,6 +48,8 @@ def resolve(case: Case, device: torch.device) -> Backend:
         raise NotImplementedError(
             "packed sequences have no bias: its rows and columns belong to one sequence"
         )
+    if case.operation != ATTENTION:
+        return rows.resolve(case, device)
     if ":" in case.backend:
         return _custom(case)
     if device.type == "cpu" and case.backend not in CPU_BACKENDS:
@@ -79,7 +61,7 @@ def resolve(case: Case, device: torch.device) -> Backend:
         return _naive(case)
     if case.backend == "flex":
         flex.check(case)
-        return Backend(_compiled(flex.forward_of(case, device), case), None, ours=True)
+        return Backend(compiled(flex.forward_of(case, device), case), None, ours=True)
     if case.backend.startswith("sdpa"):
         sdpa.check(case)
         forward = in_layout(functools.partial(sdpa.attention, case), case)
@@ -87,8 +69,8 @@ def resolve(case: Case, device: torch.device) -> Backend:
     return _fa_core(case)
 
 
-def _with_lse(attend: Callable[..., Any]) -> ForwardLse:
-    return functools.partial(attend, return_lse=True)
+def _with_lse(attend: Callable[..., Any]) -> Beside:
+    return lambda inputs: {"lse": attend(inputs, return_lse=True)[1]}
 
 
 def _naive(case: Case) -> Backend:
@@ -100,20 +82,7 @@ def _naive(case: Case) -> Backend:
         # The LSE takes the scores in fp32: of a case that just fits, they do not.
         score_bytes = 4 * case.batch * case.heads * case.seq_len_q * case.seq_len_k
         return Backend(attend, _with_lse(attend) if score_bytes <= _MAX_LSE_BYTES else None, ours=True)
-    return Backend(_compiled(attend, case), None, ours=True)
-
-
-def _compiled(forward: Forward, case: Case) -> Forward:
-    if case.direction == "bwd":
-        # One forward, many backwards: the compiler must not reuse the saved tensors' memory.
-        functorch_config: Any = importlib.import_module("torch._functorch.config")
-        functorch_config.donated_buffer = False
-
-    def call(inputs: Inputs) -> torch.Tensor:  # the compiler wants a function with code of its own
-        return forward(inputs)
-
-    # fullgraph: past its recompile limit the compiler would otherwise fall back to eager in silence.
-    return torch.compile(call, fullgraph=True, dynamic=False)
+    return Backend(compiled(attend, case), None, ours=True)
 
 
 def _fa_core(case: Case) -> Backend:
@@ -157,11 +126,7 @@ def _custom(case: Case) -> Backend:
         raise NotImplementedError(
             f"{case.backend} cannot take layout {case.layout}: a function of ours gets dense ones"
         )
-    module_name, _, name = case.backend.partition(":")
-    try:
-        function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise NotImplementedError(f"backend {case.backend!r} cannot be imported: {error}") from None
+    function = imported(case)
     keywords = options(case)
     features = {"bias": case.bias, "sinks": case.sinks, "alibi_slopes": case.alibi}
     asked = [*keywords, *(name for name, present in features.items() if present)]
@@ -178,7 +143,7 @@ def _takes(function: Dense, keyword: str) -> bool:
     return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def bind(forward: Forward, case: Case, inputs: Inputs) -> Call:
+def bind(forward: Forward, case: Case, inputs: AnyInputs) -> Call:
     """A call without arguments that does what the case's direction says, and returns it.
 
     `fwd` returns the output and builds no graph. `bwd` runs the forward now, once; each call is the
@@ -227,10 +192,12 @@ def flash_as_run(case: Case, inputs: Inputs) -> Case:
     return case.model_copy(update={"backend": name})
 
 
-def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
+def kernel_name(case: Case, backend: Backend, inputs: AnyInputs) -> str:
     """What really runs. Of `flash` its kernels; for SDPA the fused operator that answers one call, `math` if
     there is none.
     """
+    if isinstance(inputs, RowInputs):
+        return rows.KERNELS.get(case.backend, "")
     if case.backend in FLASH_BACKENDS:
         return f"fa_core.{flash_as_run(case, inputs).backend}"
     if not case.backend.startswith("sdpa"):
@@ -240,11 +207,14 @@ def kernel_name(case: Case, backend: Backend, inputs: Inputs) -> str:
     return recorder.names[0] if recorder.names else "math"
 
 
-def tile(case: Case, inputs: Inputs) -> tuple[int, int] | tuple[None, None]:
+def tile(case: Case, inputs: AnyInputs) -> tuple[int, int] | tuple[None, None]:
     """The (block_m, block_n) that runs, where it is known; in `bwd` that of the dK/dV kernel.
 
-    None with a backward of the kernels for sm_90: theirs is none that a tile alone would describe.
+    None with a backward of the kernels for sm_90: theirs is none that a tile alone would describe. None of
+    an operation over rows: it has no queries beside keys.
     """
+    if isinstance(inputs, RowInputs):
+        return None, None
     case = flash_as_run(case, inputs)
     if case.backend == "flash_hopper":
         return (forward_tile(case) if case.direction == "fwd" else None) or (None, None)

@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 
-from profiling.case import Case, Protocol
+from profiling.case import ATTENTION, Case, Protocol
 from profiling.measure import oracle
-from profiling.measure.backends import COMPILED, Backend, kernel_name, resolve, tile
+from profiling.measure.backend import Backend
+from profiling.measure.backends import COMPILED, kernel_name, resolve, tile
 from profiling.measure.clocks import CpuTimer, CudaTimer, timer_for
 from profiling.measure.compiling import CompileClock
 from profiling.measure.failures import Failure, classify, forget, one_line
-from profiling.measure.inputs import Inputs, make_inputs
+from profiling.measure.inputs import AnyInputs, inputs_of
 from profiling.measure.memory import Memory, available_bytes, child_memory, cpu_shortage, cuda_memory
 from profiling.measure.messages import BlockRequest, BlockResult, Outcome, RehearsalRequest
 from profiling.measure.telemetry import Telemetry
@@ -127,7 +128,7 @@ class Bench:
 
     def _call_once(self, case: Case) -> None:
         backend = resolve(case, self.device)
-        inputs = backend.prepare(make_inputs(case, self.device, self.protocol.seed))
+        inputs = backend.prepare(inputs_of(case, self.device, self.protocol.seed))
         _first_call(backend, case, inputs)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -144,7 +145,7 @@ class _BlockRun:
         self.request = request
         self.stage = stage
         self.outcomes: dict[int, Outcome] = {}
-        self.inputs: Inputs | None = None
+        self.inputs: AnyInputs | None = None
         self.reference: oracle.Reference | None = None
         self.unchecked = "" if request.check else "not checked: the reference ended its process"
         self.visitors: dict[int, Visitor] = {}
@@ -199,7 +200,7 @@ class _BlockRun:
         seed = self.bench.protocol.seed
         try:
             self.stage(None, "inputs")
-            self.inputs = make_inputs(case, self.bench.device, seed)
+            self.inputs = inputs_of(case, self.bench.device, seed)
             self.bench.timer.sync()
         except Exception as error:
             failure = classify(error, ours=True)
@@ -214,6 +215,10 @@ class _BlockRun:
         try:
             self.stage(None, "reference")
             self.reference = oracle.reference(case, self.inputs, seed)
+            if case.operation != ATTENTION and not self.reference.tensors:
+                self.unchecked = (
+                    "not checked: every row has a tie among its largest, and either may be chosen"
+                )
             self.bench.timer.sync()
         except Exception as error:
             failure = classify(error, ours=True)
@@ -321,14 +326,14 @@ class _BlockRun:
         )
 
     def _checked(
-        self, backend: Backend, case: Case, inputs: Inputs, results: dict[str, torch.Tensor]
+        self, backend: Backend, case: Case, inputs: AnyInputs, results: dict[str, torch.Tensor]
     ) -> dict[str, Any]:
         """Error fields of the outcome; status `incorrect` where a tensor breaks the rule."""
-        if self.reference is None or not self.reference.pairs:
+        if self.reference is None or not self.reference.tensors:
             return {"reason": self.unchecked}
-        if backend.forward_lse is not None:
+        if backend.beside is not None:
             with contextlib.suppress(torch.OutOfMemoryError), torch.no_grad():
-                results = results | {"lse": backend.forward_lse(inputs)[1]}
+                results = results | backend.beside(inputs)
         errors, wrong = {}, []
         for name, error, within in oracle.compare(case, results, self.reference):
             errors[name] = error
@@ -343,7 +348,7 @@ class _BlockRun:
         }
         return fields | ({"status": "incorrect", "reason": "; ".join(wrong)} if wrong else {})
 
-    def _memory(self, backend: Backend, case: Case, inputs: Inputs) -> Memory:
+    def _memory(self, backend: Backend, case: Case, inputs: AnyInputs) -> Memory:
         if self.bench.device.type == "cuda":
             asks = self.bench.telemetry.process_bytes
             return cuda_memory(backend.forward, case, inputs, self.bench.device, asks)
@@ -409,7 +414,7 @@ class _BlockRun:
         ]
 
 
-def _first_call(backend: Backend, case: Case, inputs: Inputs) -> dict[str, torch.Tensor]:
+def _first_call(backend: Backend, case: Case, inputs: AnyInputs) -> dict[str, torch.Tensor]:
     """Everything the direction computes, once: compilation and library start-up happen here."""
     with torch.set_grad_enabled(case.direction != "fwd"):
         out = backend.forward(inputs)

@@ -42,7 +42,7 @@ class Client:
         clocks: Sequence[str],
         *,
         spawn: Callable[[str, int, Protocol], Worker] = Worker,
-        kernel_hash: Callable[[str], str] = lambda backend: "",
+        kernel_hash: Callable[[str, str], str] = lambda backend, operation: "",
         notify: Callable[[Case | None, str], None] = lambda case, step: None,
     ) -> None:
         self.device = device
@@ -107,7 +107,7 @@ class Client:
                 attempt = self._attempt(process, block, alive)
                 attempts.append(attempt)
                 alive = [i for i in alive if attempt.outcomes[i].status == "ok"]
-        hashes = {case.backend: self._kernel_hash(case.backend) for case in block}
+        hashes = {case.backend: self._kernel_hash(case.backend, case.operation) for case in block}
         return merge(block, attempts, self.clocks, hashes)
 
     def energy(self, cases: Sequence[Case]) -> list[Addition]:

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from profiling.measure import budget
-from profiling.measure.backends import Call
+from profiling.measure.backend import Call
 
 _MAX_HOLD_MS = 60.0
 _L2_FALLBACK_BYTES = 64 * 2**20

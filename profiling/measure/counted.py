@@ -21,7 +21,7 @@ from profiling.case import Case
 from profiling.measure.backends import COMPILED, bind, kernel_name, resolve, tile
 from profiling.measure.counters import CountRequest, Note
 from profiling.measure.failures import classify, forget
-from profiling.measure.inputs import make_inputs
+from profiling.measure.inputs import inputs_of
 
 _WARM_CALLS = 2
 _FLUSH_SHARE = 4  # how many times its size is read to empty an L2: its replacement is not the oldest first
@@ -107,7 +107,7 @@ def _profile(gpu: Gpu, case: Case, seed: int, note: Callable[..., None]) -> dict
     if case.backend in COMPILED:
         torch.compiler.reset()  # as in a worker: a compiler that has seen many shapes generalises
     backend = resolve(case, gpu.device)
-    inputs = backend.prepare(make_inputs(case, gpu.device, seed))
+    inputs = backend.prepare(inputs_of(case, gpu.device, seed))
     call = bind(backend.forward, case, inputs)
     for _ in range(_WARM_CALLS):
         call()

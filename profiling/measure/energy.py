@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from profiling.case import Case
-from profiling.measure.backends import COMPILED, Call, bind, resolve
+from profiling.measure.backend import Call
+from profiling.measure.backends import COMPILED, bind, resolve
 from profiling.measure.block import PoisonedError
 from profiling.measure.failures import classify, forget
-from profiling.measure.inputs import Inputs, make_inputs
+from profiling.measure.inputs import AnyInputs, inputs_of
 from profiling.measure.messages import CaseEnergy, EnergyRequest, EnergyResult, Outcome
 from profiling.measure.telemetry import Telemetry
 
@@ -165,7 +166,7 @@ def energy_of_block(
         torch.compiler.reset()
     stage(None, "inputs")
     try:
-        inputs = make_inputs(request.cases[0], bench.device, bench.protocol.seed)
+        inputs = inputs_of(request.cases[0], bench.device, bench.protocol.seed)
     except Exception as error:
         reason = classify(error, ours=True).reason
         forget(error)
@@ -191,7 +192,7 @@ def _none(request: EnergyRequest, reason: str) -> EnergyResult:
     return EnergyResult(energies=tuple(CaseEnergy(reason=reason) for _ in request.cases))
 
 
-def _of_case(bench: Bench, case: Case, inputs: Inputs) -> CaseEnergy:
+def _of_case(bench: Bench, case: Case, inputs: AnyInputs) -> CaseEnergy:
     backend = resolve(case, bench.device)
     call = bind(backend.forward, case, backend.prepare(inputs))
     try:

@@ -1,4 +1,7 @@
-"""The tensors of a case: q, k, v and dO, and what its features bring along (data/README.md says what)."""
+"""The tensors of a case: q, k, v and dO, and what its features bring along (data/README.md says what).
+
+Or, of an operation over rows, logits, targets and the output's gradient.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from profiling.case import PAGE_SIZE, Case
+from profiling.case import ATTENTION, PAGE_SIZE, Case
 
 DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
@@ -42,6 +45,11 @@ class Inputs(NamedTuple):
     seq_lens: torch.Tensor | None = None
 
     @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.q.device
+
+    @property
     def leaves(self) -> dict[str, torch.Tensor]:
         """What a backward differentiates by: those of `DIFFERENTIABLE` that ask for a gradient."""
         known = {name: getattr(self, name) for name in DIFFERENTIABLE}
@@ -49,8 +57,62 @@ class Inputs(NamedTuple):
 
     def read_bytes(self, direction: str) -> int:
         """Bytes of what a direction reads: the output's gradient only where there is a backward."""
-        read = (x for x in self if x is not None and (direction != "fwd" or x is not self.dout))
-        return sum(x.numel() * x.element_size() for x in read)
+        return _read_bytes(self, direction)
+
+
+class RowInputs(NamedTuple):
+    """What a call of an operation over rows reads; the names of its properties are those of `Inputs`."""
+
+    logits: torch.Tensor  # (rows, classes)
+    dout: torch.Tensor  # the output's gradient: (rows,) fp32 of a loss, (rows, k) of weights
+    target: torch.Tensor | None = None  # (rows,) int64, of cross-entropy
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.logits.device
+
+    @property
+    def leaves(self) -> dict[str, torch.Tensor]:
+        """What a backward differentiates by."""
+        return {"logits": self.logits} if self.logits.requires_grad else {}
+
+    def read_bytes(self, direction: str) -> int:
+        """Bytes of what a direction reads: the output's gradient only where there is a backward."""
+        return _read_bytes(self, direction)
+
+
+AnyInputs = Inputs | RowInputs
+
+
+def _read_bytes(inputs: AnyInputs, direction: str) -> int:
+    read = (x for x in inputs if x is not None and (direction != "fwd" or x is not inputs.dout))
+    return sum(x.numel() * x.element_size() for x in read)
+
+
+def inputs_of(case: Case, device: torch.device, seed: int) -> AnyInputs:
+    """The inputs of a case of any operation; see `make_inputs` and `make_row_inputs`."""
+    make = make_inputs if case.operation == ATTENTION else make_row_inputs
+    return make(case, device, seed)
+
+
+def make_row_inputs(case: Case, device: torch.device, seed: int) -> RowInputs:
+    """Standard normal logits and output gradients, and targets uniform over the classes; as `make_inputs`."""
+    rows, dtype = case.batch, DTYPES[case.dtype]
+    generator = None if device.type == "meta" else torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+        if generator is None:
+            return torch.empty(shape, device=device, dtype=dtype)
+        return torch.randn(shape, generator=generator, device=device, dtype=dtype)
+
+    logits = normal(rows, case.seq_len_k, dtype=dtype).requires_grad_(case.direction != "fwd")
+    if case.operation != "cross_entropy":
+        return RowInputs(logits, normal(rows, case.head_dim_v, dtype=dtype))
+    target = torch.empty(rows, device=device, dtype=torch.int64)
+    if generator is not None:
+        target.random_(case.seq_len_k, generator=generator)
+    return RowInputs(logits, normal(rows, dtype=torch.promote_types(dtype, torch.float32)), target)
 
 
 def make_inputs(case: Case, device: torch.device, seed: int) -> Inputs:
@@ -119,7 +181,8 @@ def require_grad(inputs: Inputs, direction: str) -> Inputs:
     return inputs
 
 
-def clone_inputs(inputs: Inputs) -> Inputs:
+def clone_inputs(inputs: AnyInputs) -> AnyInputs:
     """The same values in other memory, asking for the same gradients."""
     known = {name: x for name, x in inputs._asdict().items() if x is not None}
-    return Inputs(**{name: x.detach().clone().requires_grad_(x.requires_grad) for name, x in known.items()})
+    copies = {name: x.detach().clone().requires_grad_(x.requires_grad) for name, x in known.items()}
+    return type(inputs)(**copies)

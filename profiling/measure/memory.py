@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 import torch
 
 from profiling.case import Case
-from profiling.measure.backends import Forward, resolve
-from profiling.measure.inputs import Inputs, make_inputs
+from profiling.measure.backend import Forward
+from profiling.measure.backends import resolve
+from profiling.measure.inputs import AnyInputs, inputs_of
 
 _SAFE_SHARE = 0.8  # of the available memory that a case may be predicted to need on a CPU
 _MMAP_THRESHOLD = -3  # glibc's M_MMAP_THRESHOLD
@@ -45,7 +46,7 @@ class Memory(NamedTuple):
 def cuda_memory(
     forward: Forward,
     case: Case,
-    inputs: Inputs,
+    inputs: AnyInputs,
     device: torch.device,
     process_bytes: Callable[[], int | None] = lambda: None,
 ) -> Memory:
@@ -167,7 +168,7 @@ def _child_measure(case: Case, seed: int) -> Memory:
     device = torch.device("cpu")
     torch.set_grad_enabled(False)
     backend = resolve(case, device)
-    inputs, forward = backend.prepare(make_inputs(case, device, seed)), backend.forward
+    inputs, forward = backend.prepare(inputs_of(case, device, seed)), backend.forward
     _once(forward, case, inputs)  # threads and library work space are not the algorithm's
     gc.collect()
     with contextlib.suppress(AttributeError):
@@ -197,7 +198,7 @@ def _rss_error_bytes(online: int, usable: int) -> int:
     return max(32, 2 * online) * usable * mmap.PAGESIZE
 
 
-def _once(forward: Forward, case: Case, inputs: Inputs) -> int:
+def _once(forward: Forward, case: Case, inputs: AnyInputs) -> int:
     """One call as `cuda_memory` makes it; the resident size between forward and backward."""
     with torch.set_grad_enabled(case.direction != "fwd"):
         out = forward(inputs)

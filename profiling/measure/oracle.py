@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 from fa_core import naive_attention
-from profiling.case import Case
-from profiling.measure.inputs import DTYPES, Inputs
+from profiling.case import ATTENTION, Case
+from profiling.measure import rows
+from profiling.measure.inputs import DTYPES, AnyInputs, Inputs, RowInputs
 from profiling.measure.layouts import gather_pages, options
 from profiling.measure.masks import added_scores, keys_in_reach
 from profiling.records import TensorError
@@ -36,7 +37,6 @@ Tensors = dict[str, torch.Tensor]  # by tensor name: out, lse, dq, dk, dv, dbias
 class Reference(NamedTuple):
     """fp64 tensors by place, and what the rule of `compare` needs to know of the eager baseline."""
 
-    pairs: tuple[Pair, ...]
     tensors: Mapping[Place, Tensors]
     eager: Mapping[str, Distance]
     rounding: Mapping[str, float]  # max |(ref + 0.3 - 0.3) - ref| in the dtype under test
@@ -67,9 +67,11 @@ def slice_place(tensors: Mapping[str, torch.Tensor | None], place: Place, case: 
     """Of each tensor the part that belongs to a place, as (1, group or 1, ...); per head (group,).
 
     Takes the tensors of `Inputs` by name, and results (out, lse, gradients); what is None, and what only
-    says where things lie, is left out.
+    says where things lie, is left out. Of an operation over rows a place is (row, 0).
     """
     batch, kv_head = place
+    if case.operation != ATTENTION and batch is not None:
+        return {name: x.detach()[batch : batch + 1] for name, x in tensors.items() if x is not None}
     group = case.heads // case.kv_heads
     own = slice(kv_head * group, (kv_head + 1) * group)
     out: Tensors = {}
@@ -162,19 +164,11 @@ def _naive(leaves: Tensors, **keywords: Any) -> tuple[torch.Tensor, torch.Tensor
     return naive_attention(**leaves, **keywords, return_lse=True)
 
 
-def reference(case: Case, inputs: Inputs, seed: int) -> Reference:
+def reference(case: Case, inputs: AnyInputs, seed: int) -> Reference:
     """The reference of a shape, and the eager baseline's error on the same inputs in the same dtype."""
-    whole = inputs._asdict()
-    pairs = sample_pairs(case, seed)
-    group = case.heads // case.kv_heads
-    slab = max(16, _SLAB_BYTES[inputs.q.device.type] // max(8 * group * case.seq_len_k, 1))
-    refs: dict[Place, Tensors] = {}
-    eager: dict[Place, Tensors] = {}
-    for pair in pairs:
-        parts = slice_place(whole, pair, case)
-        wide = {name: x.double() for name, x in parts.items()}
-        _add(refs, pair, attention_with_gradients(wide, case, slab))
-        _add(eager, pair, attention_with_gradients(parts, case, None))
+    refs, eager = (
+        _of_heads(case, inputs, seed) if isinstance(inputs, Inputs) else _of_rows(case, inputs, seed)
+    )
     names = dict.fromkeys(name for tensors in refs.values() for name in tensors)
 
     def both(name: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -182,11 +176,42 @@ def reference(case: Case, inputs: Inputs, seed: int) -> Reference:
         return [eager[place][name] for place in places], [refs[place][name] for place in places]
 
     return Reference(
-        pairs,
         refs,
         {name: distance(*both(name)) for name in names},
         {name: _rounding(both(name)[1], DTYPES[case.dtype]) for name in names},
     )
+
+
+_Places = dict[Place, Tensors]
+
+
+def _of_rows(case: Case, inputs: RowInputs, seed: int) -> tuple[_Places, _Places]:
+    """Reference and eager baseline of sampled rows, a place each."""
+    sampled = rows.sample_rows(case, inputs, seed)
+    own = rows.chosen(inputs, sampled)
+    found = rows.results(case, rows.widened(own)), rows.results(case, own)
+
+    def placed(tensors: Tensors) -> _Places:
+        return {
+            (row, 0): {name: x[i : i + 1] for name, x in tensors.items()} for i, row in enumerate(sampled)
+        }
+
+    return placed(found[0]), placed(found[1])
+
+
+def _of_heads(case: Case, inputs: Inputs, seed: int) -> tuple[_Places, _Places]:
+    """Reference and eager baseline of sampled heads, and of what all sequences share."""
+    whole = inputs._asdict()
+    group = case.heads // case.kv_heads
+    slab = max(16, _SLAB_BYTES[inputs.q.device.type] // max(8 * group * case.seq_len_k, 1))
+    refs: _Places = {}
+    eager: _Places = {}
+    for pair in sample_pairs(case, seed):
+        parts = slice_place(whole, pair, case)
+        wide = {name: x.double() for name, x in parts.items()}
+        _add(refs, pair, attention_with_gradients(wide, case, slab))
+        _add(eager, pair, attention_with_gradients(parts, case, None))
+    return refs, eager
 
 
 def _add(to: dict[Place, Tensors], pair: Pair, tensors: Tensors) -> None:

@@ -137,7 +137,7 @@ def main() -> None:
     from fa_core.ahead import compiling_for
     from fa_core.kernels.tuning import Gpu
     from profiling.measure.backends import bind, resolve
-    from profiling.measure.inputs import make_inputs
+    from profiling.measure.inputs import inputs_of
 
     die_with_parent()
     meta = torch.device("meta")
@@ -150,7 +150,7 @@ def main() -> None:
             case = Case.model_validate(fields)
             try:
                 backend = resolve(case, meta)
-                inputs = backend.prepare(make_inputs(case, meta, 0))
+                inputs = backend.prepare(inputs_of(case, meta, 0))
                 bind(backend.forward, case, inputs)()
             except Exception as error:  # the worker will meet it again, and make a row of it
                 print(f"{case.label}: {error}", file=sys.stderr)

@@ -11,10 +11,11 @@ import torch
 
 from profiling.case import Case, Protocol
 from profiling.measure import budget
-from profiling.measure.backends import Backend, Call, bind
+from profiling.measure.backend import Backend, Call
+from profiling.measure.backends import bind
 from profiling.measure.clocks import CpuTimer, CudaTimer, Samples, warm_up
 from profiling.measure.failures import classify, forget
-from profiling.measure.inputs import Inputs, clone_inputs
+from profiling.measure.inputs import AnyInputs, clone_inputs
 from profiling.measure.messages import ClockNote
 
 
@@ -38,7 +39,7 @@ class Visitor:
         self,
         case: Case,
         backend: Backend,
-        inputs: Inputs,
+        inputs: AnyInputs,
         timer: CpuTimer | CudaTimer,
         protocol: Protocol,
         clocks: Sequence[str],
@@ -113,7 +114,7 @@ class Visitor:
             before = self._allocated()
             self._bound = bind(self._backend.forward, self.case, self._inputs)
             self._held_bytes = self._allocated() - before
-            if self.case.direction == "bwd" and self._inputs.q.device.type == "cpu":
+            if self.case.direction == "bwd" and self._inputs.device.type == "cpu":
                 self._held_bytes = _saved_bytes_on_cpu(self.case)
         return self._bound
 
@@ -122,7 +123,7 @@ class Visitor:
             self._bound = None
 
     def _allocated(self) -> int:
-        device = self._inputs.q.device
+        device = self._inputs.device
         return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
     def _eager(self, clock: str, call: Call) -> Samples:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from profiling.case import Case, InputError
+from profiling.case import ATTENTION, Case, InputError
 from profiling.model.tiles import executed_pairs, visible_pairs
 from profiling.model.traffic import BACKWARD_TILE, DQ_TILE, FORWARD_TILE
 
@@ -25,11 +25,15 @@ def flops(
     section 4.1), whatever the code does; as FlashAttention's own benchmark it knows no window, and counts
     the pairs that one hides. `exact`: unmasked pairs only, five matmuls in the backward. `executed`: the
     tiles a split backward really runs (seven matmuls), masked corners and tails included. Each sequence of
-    a `varlen` batch counts with its own lengths.
+    a `varlen` batch counts with its own lengths. An operation over rows has no matmul: 0.
 
     Raises:
         InputError: unknown convention.
     """
+    if convention not in CONVENTIONS:
+        raise InputError(f"unknown FLOP convention {convention!r}: must be one of {', '.join(CONVENTIONS)}")
+    if case.operation != ATTENTION:
+        return 0
     d, dv = case.head_dim, case.head_dim_v
     mask = (case.causal, case.window_left, case.window_right)
     # How many (batch, head) problems there are of each (queries, keys).
@@ -41,7 +45,7 @@ def flops(
     if convention == "exact":
         pairs = sum(heads * visible_pairs(*lengths, *mask) for lengths, heads in problems.items())
         forward, backward = 2 * (d + dv) * pairs, (6 * d + 4 * dv) * pairs
-    elif convention == "executed":
+    else:
         ran = [
             sum(heads * executed_pairs(*lengths, *tile, *mask) for lengths, heads in problems.items())
             for tile in (forward_tile, backward_tile, dq_tile)
@@ -49,6 +53,4 @@ def flops(
         forward = 2 * (d + dv) * ran[0]
         # dK/dV kernel: S, dP, dV, dK; dQ kernel: S, dP, dQ
         backward = (4 * d + 4 * dv) * ran[1] + (4 * d + 2 * dv) * ran[2]
-    else:
-        raise InputError(f"unknown FLOP convention {convention!r}: must be one of {', '.join(CONVENTIONS)}")
     return {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[case.direction]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from profiling.case import DTYPE_BYTES, FLASH_BACKENDS, PAGE_SIZE, Case
-from profiling.model import hopper
+from profiling.case import ATTENTION, DTYPE_BYTES, FLASH_BACKENDS, PAGE_SIZE, Case
+from profiling.model import hopper, rows
 from profiling.model.naive import sizes
 from profiling.model.traffic import is_modelled
 
@@ -32,11 +32,13 @@ def score_matrix_bytes(case: Case) -> ScoreMatrix:
 
 
 def input_bytes(case: Case) -> int:
-    """q, k and v, dO where there is a backward, and what a feature brings along.
+    """q, k and v, dO where there is a backward, and what a feature brings; or an operation's logits.
 
-    That is a bias of one value a head, query and key; sinks and slopes, one a head; the offsets of packed
-    sequences; the pages of a cache in full, with their table and the sequences' lengths.
+    What a feature brings is a bias of one value a head, query and key; sinks and slopes, one a head; the
+    offsets of packed sequences; the pages of a cache in full, with their table and the sequences' lengths.
     """
+    if case.operation != ATTENTION:
+        return rows.input_bytes(case)
     e = DTYPE_BYTES[case.dtype]
     queries, keys = (sum(lengths) for lengths in zip(*case.lengths, strict=True)) if case.batch else (0, 0)
     beside = case.heads * (e * case.sinks + 4 * case.alibi)
@@ -77,6 +79,8 @@ def peak_tensors(case: Case, device_kind: str = "cuda") -> dict[str, int] | None
     Names are those of the code: `scores`, `probs`, `out`, `dscores`; a softmax widened to fp32 has its own
     with `wide_`; `rows` are flash's statistics, `beside` what its backward holds in fp32.
     """
+    if case.operation != ATTENTION:
+        return rows.peak_tensors(case, device_kind)
     if not is_modelled(case):
         return None
     if case.backend == "naive":
@@ -104,6 +108,8 @@ def retained_bytes(case: Case) -> int | None:
 
 def retained_tensors(case: Case) -> dict[str, int] | None:
     """The tensors that a forward leaves for its backward, and their bytes; names as in `peak_tensors`."""
+    if case.operation != ATTENTION:
+        return rows.retained_tensors(case)
     if not is_modelled(case):
         return None
     if case.backend == "naive":

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiling.case import DTYPE_BYTES, Case, InputError
+from profiling.case import ATTENTION, DTYPE_BYTES, Case, InputError
 from profiling.devices import Device
 from profiling.model.cache import Walk, streamed_bytes
 from profiling.model.naive import Pass, naive_passes
@@ -100,9 +100,10 @@ def default_tile(direction: str) -> tuple[int, int]:
 
 
 def is_modelled(case: Case) -> bool:
-    """Whether these formulas hold for a case: dense, full or causal, nothing added to the scores."""
+    """Whether these formulas hold for a case: dense attention, full or causal, nothing added to scores."""
     return (
-        case.layout == "dense"
+        case.operation == ATTENTION
+        and case.layout == "dense"
         and case.window_left is None
         and case.window_right is None
         and case.softcap is None

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from profiling.case import DIRECTIONS, DTYPE_BYTES, LARGEST, InputError, Sweep
+from profiling.case import DIRECTIONS, DTYPE_BYTES, LARGEST, InputError
+from profiling.grid import Sweep
 from profiling.pages import build_model, filters, widgets
 
 NUMBERS = "numbers with spaces between them; 64..1024 doubles: 64, 128, 256, 512, 1024"

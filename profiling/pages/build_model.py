@@ -7,16 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from profiling.case import (
-    BACKENDS,
-    CLOCKS,
-    CPU_BACKENDS,
-    CPU_CLOCKS,
-    LARGEST,
-    VARIANTS,
-    InputError,
-    Sweep,
-)
+from profiling.case import BACKENDS, CLOCKS, CPU_BACKENDS, CPU_CLOCKS, LARGEST, VARIANTS, InputError
+from profiling.grid import Sweep
 from profiling.sweep_text import sweep_from
 
 MOST_VALUES = 64  # on one axis

@@ -9,9 +9,10 @@ import pandas as pd
 
 from profiling import sweep_text, units
 from profiling.analysis.curves import cases
-from profiling.case import KEY_FIELDS, InputError, Sweep
+from profiling.case import KEY_FIELDS, InputError
 from profiling.devices import Device
 from profiling.figures.capacity import Bar, CapacityChart
+from profiling.grid import Sweep
 from profiling.model.capacity import TENSORS, Workload, largest_seq_len, tensors, total_bytes
 from profiling.model.hopper import as_measured, as_run
 from profiling.model.memory import peak_bytes

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from profiling import store
-from profiling.case import InputError, Sweep, load_sweep
+from profiling.case import InputError
+from profiling.grid import Sweep, load_sweep
 from profiling.sweep_text import sweep_toml
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,8 +10,9 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from profiling import store, units
-from profiling.case import InputError, Sweep
+from profiling.case import InputError
 from profiling.figures import gpu_trace
+from profiling.grid import Sweep
 from profiling.pages import build, filters, jobs, run_model, signin, state, widgets
 from profiling.paths import DATA_DIR
 from profiling.records import Run

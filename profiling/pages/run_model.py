@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from profiling import units
-from profiling.case import Case, Sweep, blocks
+from profiling.case import Case, blocks
 from profiling.figures.gpu_trace import Moment
+from profiling.grid import Sweep
 from profiling.measure.budget import cost_s, planned_clocks
 from profiling.pages.jobs import Job
 from profiling.records import Measurement, Run

@@ -14,7 +14,7 @@ import pandas as pd
 from pydantic import BaseModel
 
 from profiling.analysis.estimates import with_estimates
-from profiling.case import KEY_FIELDS, InputError
+from profiling.case import ATTENTION, KEY_FIELDS, InputError
 from profiling.devices import device_of
 from profiling.fingerprint import kernel_hash
 from profiling.records import (
@@ -112,8 +112,9 @@ def _numbers_fit() -> Iterator[None]:
 
 
 def typed(columns: dict[str, list[Any]]) -> pd.DataFrame:
-    """A comparison table from lists; columns not given are unknown throughout."""
+    """A comparison table from lists; columns not given are unknown throughout, the operation attention."""
     length = max((len(values) for values in columns.values()), default=0)
+    columns = {"operation": [ATTENTION] * length} | columns
     data: dict[str, Any] = {}
     for name, dtype in DTYPES.items():
         data[name] = _array(name, columns.get(name, [""] * length if dtype == "string" else [None] * length))
@@ -170,9 +171,11 @@ def _fields(records: Sequence[BaseModel], names: Sequence[str]) -> dict[str, lis
 def _clock_columns(run: Run, rows: Sequence[tuple[int, ClockResult]]) -> dict[str, list[Any]]:
     """What belongs to one clock of a case, for each row: the case's number and the clock."""
     columns = _fields([clock for _, clock in rows], ("clock", *CLOCK_COLUMNS))
-    at_hand = {name: kernel_hash(name) for name in {m.case.backend for m in run.measurements}}
+    asked = [(m.case.backend, m.case.operation) for m in run.measurements]
+    at_hand = {each: kernel_hash(*each) for each in set(asked)}
     stale = [
-        bool(m.kernel_hash) and at_hand[m.case.backend] not in ("", m.kernel_hash) for m in run.measurements
+        bool(m.kernel_hash) and at_hand[each] not in ("", m.kernel_hash)
+        for m, each in zip(run.measurements, asked, strict=True)
     ]
     columns |= {"status": [], "reason": [], "flags": []}
     for number, clock in rows:

@@ -22,8 +22,9 @@ from profiling.analysis import decision_fingerprint as prints
 from profiling.analysis.decision import DECIDED, NOT_MEASURED, PARTLY, UNDECIDED, Decision, decide
 from profiling.analysis.decision_sweep import command, lacking, sweep_text
 from profiling.analysis.deployment import PRESETS, Question, Shape
-from profiling.case import InputError, load_sweep
+from profiling.case import InputError
 from profiling.devices import find_device
+from profiling.grid import load_sweep
 from profiling.records import Run
 from profiling.store import frame, load_run, samples_frame
 

@@ -33,7 +33,8 @@ import torch
 from triton.testing import do_bench, do_bench_cudagraph
 
 from profiling.case import Case, Protocol
-from profiling.measure.backends import Call, bind, resolve
+from profiling.measure.backend import Call
+from profiling.measure.backends import bind, resolve
 from profiling.measure.clocks import CudaTimer
 from profiling.measure.environment import worker_environment
 from profiling.measure.inputs import make_inputs

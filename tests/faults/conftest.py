@@ -16,7 +16,8 @@ import pytest
 from rich.console import Console
 
 from profiling import runner
-from profiling.case import Case, Protocol, Sweep
+from profiling.case import Case, Protocol
+from profiling.grid import Sweep
 from profiling.measure.client import Client
 from profiling.measure.process import Worker
 from profiling.records import Run

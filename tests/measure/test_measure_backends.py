@@ -72,7 +72,8 @@ class TestResolve:
         """A variant is another path to the same numbers, LSE included."""
         case = make_case(variant=variant, causal=True)
         inputs = make_inputs(case, CPU, 0)
-        out, lse = resolve(case, CPU).forward_lse(inputs)
+        backend = resolve(case, CPU)
+        out, lse = backend.forward(inputs), backend.beside(inputs)["lse"]
         expected = naive_attention(*inputs[:3], causal=True, return_lse=True)
         torch.testing.assert_close((out, lse), expected)
 
@@ -105,7 +106,7 @@ class TestResolve:
     def test_lse_in_every_layout(self, make_case, name, layout):
         """The LSE comes in the layout of the output: (heads, tokens) for packed sequences."""
         case = make_case(backend=name, layout=layout, batch=2, sinks=True)
-        _, lse = resolve(case, CPU).forward_lse(make_inputs(case, CPU, 0))
+        lse = resolve(case, CPU).beside(make_inputs(case, CPU, 0))["lse"]
         tokens = sum(n for n, _ in case.lengths)
         assert lse.shape == ((2, tokens) if layout == "varlen" else (2, 2, 16))
 
@@ -127,7 +128,8 @@ class TestResolve:
         inputs = make_inputs(case, CPU, 0)
         if torch.cuda.is_available():
             pytest.skip("without an interpreter, tensors on a CPU have no kernel")
-        out, lse = resolve(case, CPU).forward_lse(inputs)
+        backend = resolve(case, CPU)
+        out, lse = backend.forward(inputs), backend.beside(inputs)["lse"]
         torch.testing.assert_close(out, expected(case, inputs), atol=1e-5, rtol=1e-5)
         assert lse.shape == (out.shape[:3] if out.ndim == 4 else (2, len(out)))
 

@@ -168,7 +168,7 @@ def test_a_fatal_failure_poisons(bench, make_case, monkeypatch):
     assert "illegal memory access" in caught.value.outcome.reason
 
 
-@pytest.mark.parametrize("step", ["make_inputs", "oracle.reference"])
+@pytest.mark.parametrize("step", ["inputs_of", "oracle.reference"])
 def test_a_fatal_failure_of_what_is_shared_blames_no_case(bench, make_case, monkeypatch, step):
     """Where inputs or the reference cost the device, the worker must go, and the first case is not blamed."""
 
@@ -238,7 +238,7 @@ def test_inputs_that_do_not_fit(bench, make_case, monkeypatch):
     def fail(*args):
         raise torch.OutOfMemoryError("no room for q")
 
-    monkeypatch.setattr(block_module, "make_inputs", fail)
+    monkeypatch.setattr(block_module, "inputs_of", fail)
     outcomes = measure(bench, [make_case(), make_case(backend="tiled")])
     assert [x.status for x in outcomes] == ["oom", "oom"]
     assert "no room for q" in outcomes[0].reason

@@ -154,7 +154,7 @@ class TestBlock:
         monkeypatch.setattr(energy, "energy_of", lambda call, call_s, meter: CaseEnergy(energy_mj=7.0))
         found = Bench(torch.device("cpu"), 0, Protocol(), Telemetry("GPU-aaaa", Nvml()))
         found.device = type("Device", (), {"type": "cuda"})()
-        monkeypatch.setattr(energy, "make_inputs", lambda case, device, seed: _inputs(case, seed))
+        monkeypatch.setattr(energy, "inputs_of", lambda case, device, seed: _inputs(case, seed))
         monkeypatch.setattr(energy, "resolve", lambda case, device: _resolve(case))
         return found
 
@@ -190,7 +190,7 @@ class TestBlock:
         def full(case, device, seed):
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-        monkeypatch.setattr(energy, "make_inputs", full)
+        monkeypatch.setattr(energy, "inputs_of", full)
         found = energy_of_block(bench, EnergyRequest(cases=(make_case(), make_case())), lambda *_: None)
         assert {x.reason for x in found.energies} == {"CUDA out of memory."}
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.case import Case, load_sweep
+from profiling.case import Case
+from profiling.grid import load_sweep
 from profiling.measure.precompile import representatives
 from profiling.measure.rehearsal import MOST, rehearsal, shortened
 from profiling.model.hopper import forward_tile

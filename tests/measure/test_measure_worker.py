@@ -14,7 +14,12 @@ def test_faults_of_all_kinds_in_one_block(make_case, stand_ins):
     """Printing, segmentation faults at once and while timing, no memory: the innocent are measured."""
     names = ("naive", "chatty", "segfault", "oom", "late_segfault", "plain")
     block = [make_case(backend=name if name == "naive" else f"{stand_ins}:{name}") for name in names]
-    with Client("cpu", PROTOCOL, ("wall",), kernel_hash=lambda backend: f"hash of {backend}") as client:
+    with Client(
+        "cpu",
+        PROTOCOL,
+        ("wall",),
+        kernel_hash=lambda backend, operation: f"hash of {backend} for {operation}",
+    ) as client:
         assert client.start().device_kind == "cpu"
         rows = client.measure(block)
     assert [row.status for row in rows] == ["ok", "ok", "crashed", "oom", "crashed", "ok"]
@@ -25,7 +30,7 @@ def test_faults_of_all_kinds_in_one_block(make_case, stand_ins):
         assert len(row.samples) == 2
         assert row.rel_error == pytest.approx(row.eager_rel_error, rel=1e-3)
         assert row.clocks[0].latency_p50_ms > 0
-        assert row.kernel_hash == f"hash of {row.case.backend}"
+        assert row.kernel_hash == f"hash of {row.case.backend} for attention"
 
 
 def test_a_rehearsal_leaves_a_worker_as_good_as_new(make_case):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling.case import Case, load_sweep
+from profiling.case import Case
 from profiling.devices import find_device
+from profiling.grid import load_sweep
 from profiling.model.naive import naive_passes
 from profiling.model.traffic import traffic
 from profiling.records import Measurement

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from drawing import draw, texts
 
-from profiling.case import InputError, load_sweep
+from profiling.case import InputError
+from profiling.grid import load_sweep
 from profiling.measure.budget import cost_s
 from profiling.pages import build_model, jobs
 from profiling.pages.build_model import Fields, numbers, sweep

@@ -9,8 +9,8 @@ import pytest
 from drawing import draw, figures, texts, values_of
 
 from profiling import store, units
-from profiling.case import load_sweep
 from profiling.devices import catalogue
+from profiling.grid import load_sweep
 
 GIB = 2**30
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"

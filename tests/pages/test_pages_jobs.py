@@ -16,7 +16,8 @@ from filelock import FileLock
 from synthetic import synthetic_run, write_synthetic
 
 from profiling import store
-from profiling.case import InputError, load_sweep
+from profiling.case import InputError
+from profiling.grid import load_sweep
 from profiling.measure.lock import device_lock, lock_path
 from profiling.pages import jobs
 from profiling.paths import DATA_DIR

@@ -427,7 +427,7 @@ def test_data_lists_runs_with_their_counts(gpu: list[Line]) -> None:
 
 def test_run_counts_the_cases_of_each_preset(data: Path) -> None:
     """A card's count is the number of distinct cases of the sweep file."""
-    from profiling.case import load_sweep
+    from profiling.grid import load_sweep
     from profiling.paths import DATA_DIR
 
     app = draw("run")

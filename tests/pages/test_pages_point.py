@@ -19,7 +19,7 @@ from streamlit.testing.v1 import AppTest
 from synthetic import failed_measurement, synthetic_case
 
 from profiling import store
-from profiling.case import Sweep
+from profiling.grid import Sweep
 from profiling.pages import point, point_model
 from profiling.records import GpuState, Run
 

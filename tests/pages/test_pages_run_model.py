@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from page_runs import cpu_run, gpu_run
 
-from profiling.case import Sweep
 from profiling.figures import gpu_trace
+from profiling.grid import Sweep
 from profiling.measure.budget import cost_s
 from profiling.pages import run_model
 from profiling.pages.jobs import Job

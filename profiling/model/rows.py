@@ -1,0 +1,143 @@
+"""Operations over rows (cross-entropy, softmax with top-k): bytes moved, and memory held.
+
+R rows of V classes make S = R V logits. Eager PyTorch goes over them kernel by kernel; a fused kernel reads
+each logit once, by online softmax (Milakov and Gimelshein 2018, sections 3 and 4), and keeps a log-sum-exp a
+row for the backward, which forms the probabilities anew. There is nothing between those two to count: a tile
+of a row is asked for once, so that what tiles ask of L2, what reaches DRAM and what is compulsory are one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from profiling.case import DTYPE_BYTES, Case
+from profiling.model.naive import Pass
+
+_INDEX_BYTES = 8  # of a target, and of a chosen class
+_FP32 = 4
+
+
+class _Sizes(NamedTuple):
+    rows: int
+    kept: int  # numbers that come out, all rows together
+    S: int  # logits
+    e: int  # bytes of one
+    wide: int  # bytes of one where a softmax is widened to fp32
+
+
+def _sizes(case: Case) -> _Sizes:
+    e = DTYPE_BYTES[case.dtype]
+    return _Sizes(case.batch, case.batch * case.head_dim_v, case.batch * case.seq_len_k, e, max(e, _FP32))
+
+
+def _widens(case: Case) -> bool:
+    """Whether eager code softens in fp32 what comes in 16 bits: a gate always does."""
+    return DTYPE_BYTES[case.dtype] < _FP32 and (
+        case.operation == "softmax_top_k" or case.variant == "fp32_softmax"
+    )
+
+
+def input_bytes(case: Case) -> int:
+    """Logits, targets where there are any, and the gradient of what comes out where there is a backward."""
+    z = _sizes(case)
+    targets = _INDEX_BYTES * z.rows if case.operation == "cross_entropy" else 0
+    return z.S * z.e + targets + (0 if case.direction == "fwd" else _out_bytes(case))
+
+
+def _out_bytes(case: Case) -> int:
+    """A loss is fp32 (of fp64 fp64), the weights of a gate have the logits' dtype."""
+    z = _sizes(case)
+    return z.kept * (z.wide if case.operation == "cross_entropy" else z.e)
+
+
+def compulsory_bytes(case: Case) -> int:
+    """Each input and output once: what one pass over the logits moves, and a backward's pass likewise.
+
+    The backward of a gate need not read the logits: what it chose, and with what weights, says all.
+    """
+    z = _sizes(case)
+    lse = z.wide * z.rows
+    if case.operation == "cross_entropy":
+        forward = z.S * z.e + _INDEX_BYTES * z.rows + _out_bytes(case) + lse
+        backward = 2 * z.S * z.e + _INDEX_BYTES * z.rows + _out_bytes(case) + lse
+    else:
+        chosen = _out_bytes(case) + _INDEX_BYTES * z.kept
+        forward = z.S * z.e + chosen
+        backward = z.S * z.e + chosen + _out_bytes(case)
+    return {"fwd": forward, "bwd": backward, "fwd_bwd": forward + backward}[case.direction]
+
+
+def naive_passes(case: Case) -> list[Pass]:
+    """The kernels of eager PyTorch on CUDA, each reading its inputs once and writing its outputs once.
+
+    What goes over a row alone (the loss, a division by k sums) is left out: R numbers beside R V.
+    """
+    passes: list[Pass] = []
+    if case.direction != "bwd":
+        passes += _forward(case)
+    if case.direction != "fwd":
+        passes += _backward(case)
+    return passes
+
+
+def naive_bytes(case: Case) -> int:
+    """Bytes read and written by `naive_passes`."""
+    return sum(step.read_bytes + step.write_bytes for step in naive_passes(case))
+
+
+def _forward(case: Case) -> list[Pass]:
+    S, e, wide = _sizes(case)[2:]
+    widens = _widens(case)
+    soft = wide if widens else e
+    passes = [Pass("cast logits to fp32", S * e, S * wide)] if widens else []
+    if case.operation == "cross_entropy":
+        return [*passes, Pass("log-softmax", S * soft, S * soft)]
+    return [*passes, Pass("softmax", S * soft, S * soft), Pass("top-k", S * soft, 0)]
+
+
+def _backward(case: Case) -> list[Pass]:
+    S, e, wide = _sizes(case)[2:]
+    widens = _widens(case)
+    soft = wide if widens else e
+    passes = [Pass("zeros for the one gradient a row", 0, S * soft)]
+    if case.operation == "cross_entropy":
+        passes.append(Pass("log-softmax backward", 2 * S * soft, S * soft))
+    else:  # as in attention's: see `profiling.model.naive`
+        passes += [Pass("P ∘ dP", 2 * S * soft, S * soft), Pass("softmax backward", 2 * S * soft, S * soft)]
+    return [*passes, Pass("cast dlogits", S * wide, S * e)] if widens else passes
+
+
+def peak_tensors(case: Case, device_kind: str = "cuda") -> dict[str, int] | None:
+    """The tensors alive at the peak above the inputs, and their bytes; None for a compiler's or a stranger's.
+
+    Of eager code only those as large as the logits.
+    """
+    z = _sizes(case)
+    if case.backend == "online":
+        rows = {"out": _out_bytes(case), "lse": z.wide * z.rows}
+        if case.operation == "softmax_top_k":
+            rows = {"out": _out_bytes(case), "indices": _INDEX_BYTES * z.kept}
+        return rows if case.direction == "fwd" else rows | {"dlogits": z.S * z.e}
+    if case.backend != "naive":
+        return None
+    widens = _widens(case)
+    soft = z.wide if widens else z.e
+    logits = {"wide_logits": z.S * soft} if widens else {}
+    probs = {"probs": z.S * soft}
+    if case.direction == "fwd":
+        return logits | probs
+    # the backward's zeros, the gradient that they become and, on CUDA, a gate's product P ∘ dP
+    held = probs | {"dprobs": z.S * soft, "wide_dlogits" if widens else "dlogits": z.S * soft}
+    if case.operation == "softmax_top_k" and device_kind == "cuda":
+        held["product"] = z.S * soft
+    return held
+
+
+def retained_tensors(case: Case) -> dict[str, int] | None:
+    """The tensors that a forward leaves for its backward, and their bytes; None as in `peak_tensors`."""
+    z = _sizes(case)
+    if case.backend == "online":
+        return peak_tensors(case.model_copy(update={"direction": "fwd"}))
+    if case.backend != "naive":
+        return None
+    return {"probs": z.S * (z.wide if _widens(case) else z.e)}
