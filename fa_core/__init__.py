@@ -7,7 +7,7 @@ from fa_core.api import IMPLS, attention, explain, flash_kernels, flash_tile
 from fa_core.naive import VARIANTS, naive_attention
 from fa_core.packed import attention_paged, attention_varlen
 from fa_core.policy import Policy, load_policy
-from fa_core.softmax import cross_entropy
+from fa_core.softmax import cross_entropy, softmax_top_k
 from fa_core.tiled import tiled_attention
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "flash_tile",
     "load_policy",
     "naive_attention",
+    "softmax_top_k",
     "tiled_attention",
 ]

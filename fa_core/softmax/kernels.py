@@ -54,7 +54,7 @@ def _finish(
 
 
 @triton.jit(do_not_specialize=["n_rows", "ignore_index"])
-def forward_kernel(
+def cross_entropy_kernel(
     Logits,  # (n_rows, n_classes), rows `stride` apart
     Target,  # (n_rows,)
     Loss, RowMax, LogSum,  # (n_rows,) fp32
@@ -98,7 +98,7 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=["n_rows", "n_parts", "ignore_index"])
-def join_kernel(
+def cross_entropy_join_kernel(
     Logits, Target, Loss, RowMax, LogSum, Parts, stride, n_rows, n_classes, n_parts, ignore_index,
     ROWS: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -114,7 +114,7 @@ def join_kernel(
 
 
 @triton.jit(do_not_specialize=["n_rows", "ignore_index"])
-def backward_kernel(
+def cross_entropy_backward_kernel(
     Logits,
     Target,
     RowMax, LogSum,

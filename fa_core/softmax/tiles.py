@@ -18,6 +18,8 @@ GROUP_CLASSES = 64
 # A part of a row that is shorter than this costs more to join than it saves.
 MIN_PART_CLASSES = 8192
 MAX_PARTS = 64
+# What a thread loads at once of 16-bit logits.
+_LEAST_COLUMNS = 8
 
 
 class Tile(NamedTuple):
@@ -60,7 +62,7 @@ def choose(kernel: str, classes: int, itemsize: int) -> Tile:
     Few classes leave room for many rows. A row in `few_classes` is held whole, however long.
     """
     sizes = _TABLE[kernel]
-    whole = max(16, power_of_two(classes))
+    whole = max(_LEAST_COLUMNS, power_of_two(classes))
     columns = whole if kernel == "few_classes" else min(whole, sizes.row_bytes // itemsize)
     rows = 1 if kernel in ("groups", "selection") else max(1, sizes.tile_bytes // itemsize // columns)
     return Tile(rows, columns, sizes.num_warps if rows * columns >= 1024 else 1)
