@@ -1,7 +1,7 @@
 """Operations over rows (cross-entropy, softmax with top-k): bytes moved, and memory held.
 
 R rows of V classes make S = R V logits. Eager PyTorch goes over them kernel by kernel; a fused kernel reads
-each logit once, by online softmax (Milakov and Gimelshein 2018, sections 3 and 4), and keeps a log-sum-exp a
+each logit once, by online softmax (Milakov and Gimelshein 2018, sections 3 and 4), and keeps two numbers a
 row for the backward, which forms the probabilities anew. There is nothing between those two to count: a tile
 of a row is asked for once, so that what tiles ask of L2, what reaches DRAM and what is compulsory are one.
 """
@@ -30,11 +30,16 @@ def _sizes(case: Case) -> _Sizes:
     return _Sizes(case.batch, case.batch * case.head_dim_v, case.batch * case.seq_len_k, e, max(e, _FP32))
 
 
-def _widens(case: Case) -> bool:
-    """Whether eager code softens in fp32 what comes in 16 bits: a gate always does."""
-    return DTYPE_BYTES[case.dtype] < _FP32 and (
-        case.operation == "softmax_top_k" or case.variant == "fp32_softmax"
-    )
+def _soft_bytes(case: Case) -> int:
+    """Bytes of a probability in eager code: a gate softens in fp32 what comes in 16 bits."""
+    widens = case.operation == "softmax_top_k" or case.variant == "fp32_softmax"
+    return max(DTYPE_BYTES[case.dtype], _FP32 if widens else 0)
+
+
+def _casts(case: Case) -> bool:
+    """Whether a kernel of its own widens the logits: CUDA's softmax widens fp16 itself, and that alone."""
+    wider = _soft_bytes(case) > DTYPE_BYTES[case.dtype]
+    return wider and not (case.operation == "softmax_top_k" and case.dtype == "fp16")
 
 
 def input_bytes(case: Case) -> int:
@@ -56,10 +61,10 @@ def compulsory_bytes(case: Case) -> int:
     The backward of a gate need not read the logits: what it chose, and with what weights, says all.
     """
     z = _sizes(case)
-    lse = z.wide * z.rows
+    statistics = 2 * z.wide * z.rows
     if case.operation == "cross_entropy":
-        forward = z.S * z.e + _INDEX_BYTES * z.rows + _out_bytes(case) + lse
-        backward = 2 * z.S * z.e + _INDEX_BYTES * z.rows + _out_bytes(case) + lse
+        forward = z.S * z.e + _INDEX_BYTES * z.rows + _out_bytes(case) + statistics
+        backward = 2 * z.S * z.e + _INDEX_BYTES * z.rows + _out_bytes(case) + statistics
     else:
         chosen = _out_bytes(case) + _INDEX_BYTES * z.kept
         forward = z.S * z.e + chosen
@@ -86,25 +91,27 @@ def naive_bytes(case: Case) -> int:
 
 
 def _forward(case: Case) -> list[Pass]:
-    S, e, wide = _sizes(case)[2:]
-    widens = _widens(case)
-    soft = wide if widens else e
-    passes = [Pass("cast logits to fp32", S * e, S * wide)] if widens else []
+    z, soft = _sizes(case), _soft_bytes(case)
+    casts = _casts(case)
+    passes = [Pass("cast logits to fp32", z.S * z.e, z.S * soft)] if casts else []
+    read = soft if casts else z.e
     if case.operation == "cross_entropy":
-        return [*passes, Pass("log-softmax", S * soft, S * soft)]
-    return [*passes, Pass("softmax", S * soft, S * soft), Pass("top-k", S * soft, 0)]
+        return [*passes, Pass("log-softmax", z.S * read, z.S * soft)]
+    return [*passes, Pass("softmax", z.S * read, z.S * soft), Pass("top-k", z.S * soft, 0)]
 
 
 def _backward(case: Case) -> list[Pass]:
-    S, e, wide = _sizes(case)[2:]
-    widens = _widens(case)
-    soft = wide if widens else e
-    passes = [Pass("zeros for the one gradient a row", 0, S * soft)]
+    z, soft = _sizes(case), _soft_bytes(case)
+    passes = [Pass("zeros for the gradients of what was chosen", 0, z.S * soft)]
+    write = soft if _casts(case) else z.e
     if case.operation == "cross_entropy":
-        passes.append(Pass("log-softmax backward", 2 * S * soft, S * soft))
-    else:  # as in attention's: see `profiling.model.naive`
-        passes += [Pass("P ∘ dP", 2 * S * soft, S * soft), Pass("softmax backward", 2 * S * soft, S * soft)]
-    return [*passes, Pass("cast dlogits", S * wide, S * e)] if widens else passes
+        passes.append(Pass("log-softmax backward", 2 * z.S * soft, z.S * write))
+    else:  # two kernels behind one operator, as in attention: see `profiling.model.naive`
+        passes += [
+            Pass("P ∘ dP", 2 * z.S * soft, z.S * soft),
+            Pass("softmax backward", 2 * z.S * soft, z.S * write),
+        ]
+    return [*passes, Pass("cast dlogits", z.S * soft, z.S * z.e)] if _casts(case) else passes
 
 
 def peak_tensors(case: Case, device_kind: str = "cuda") -> dict[str, int] | None:
@@ -114,20 +121,21 @@ def peak_tensors(case: Case, device_kind: str = "cuda") -> dict[str, int] | None
     """
     z = _sizes(case)
     if case.backend == "online":
-        rows = {"out": _out_bytes(case), "lse": z.wide * z.rows}
+        rows = {"out": _out_bytes(case), "statistics": 2 * z.wide * z.rows}
         if case.operation == "softmax_top_k":
             rows = {"out": _out_bytes(case), "indices": _INDEX_BYTES * z.kept}
         return rows if case.direction == "fwd" else rows | {"dlogits": z.S * z.e}
     if case.backend != "naive":
         return None
-    widens = _widens(case)
-    soft = z.wide if widens else z.e
-    logits = {"wide_logits": z.S * soft} if widens else {}
+    soft, casts = _soft_bytes(case), _casts(case)
     probs = {"probs": z.S * soft}
     if case.direction == "fwd":
-        return logits | probs
-    # the backward's zeros, the gradient that they become and, on CUDA, a gate's product P ∘ dP
-    held = probs | {"dprobs": z.S * soft, "wide_dlogits" if widens else "dlogits": z.S * soft}
+        return probs | ({"wide_logits": z.S * soft} if casts else {})
+    # beside the probabilities the zeros that become their gradient, and what that becomes
+    held = probs | {
+        "dprobs": z.S * soft,
+        "wide_dlogits" if casts else "dlogits": z.S * (soft if casts else z.e),
+    }
     if case.operation == "softmax_top_k" and device_kind == "cuda":
         held["product"] = z.S * soft
     return held
@@ -140,4 +148,4 @@ def retained_tensors(case: Case) -> dict[str, int] | None:
         return peak_tensors(case.model_copy(update={"direction": "fwd"}))
     if case.backend != "naive":
         return None
-    return {"probs": z.S * (z.wide if _widens(case) else z.e)}
+    return {"probs": z.S * _soft_bytes(case)}
