@@ -62,6 +62,7 @@ BACKENDS: tuple[str, ...] = (
 )
 CPU_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "tiled", "sdpa_math", "sdpa_flash")
 FLASH_BACKENDS: tuple[str, ...] = ("flash", "flash_portable", "flash_hopper")
+COMPILED_AHEAD: tuple[str, ...] = (*FLASH_BACKENDS, "online")  # whose kernels are Triton's, and ours
 # What takes a row operation: PyTorch's own kernels, what a compiler makes of them, and the kernel here.
 ROW_BACKENDS: tuple[str, ...] = ("naive", "naive_compiled", "online")
 # Which can be asked for a tile: the kernels for sm_90 have their own alone.

@@ -23,7 +23,7 @@ from rich.console import Console
 from profiling import energy
 from profiling import sweep as sweeps
 from profiling.agenda import Agenda, Limit
-from profiling.case import FLASH_BACKENDS, Case, InputError, blocks, first_problem, split_backend
+from profiling.case import COMPILED_AHEAD, Case, InputError, blocks, first_problem, split_backend
 from profiling.case import Protocol as MeasuringProtocol
 from profiling.energy import Energies
 from profiling.fingerprint import kernel_hash
@@ -284,9 +284,9 @@ def open_device(
             stack.enter_context(device_lock(environment.device_uuid or device, say))
             if calls:
                 say(f"Workers 1 to {protocol.processes - 1} load their libraries side by side ...")
-            with client.rehearsal([case for case in calls if case.backend not in FLASH_BACKENDS]):
+            with client.rehearsal([case for case in calls if case.backend not in COMPILED_AHEAD]):
                 _compile(ahead, environment, say)
-            with client.rehearsal([case for case in calls if case.backend in FLASH_BACKENDS]):
+            with client.rehearsal([case for case in calls if case.backend in COMPILED_AHEAD]):
                 pass
         yield client, environment
 

@@ -24,7 +24,7 @@ from typing import IO, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from profiling.case import FLASH_BACKENDS, Case, InputError
+from profiling.case import COMPILED_AHEAD, Case, InputError
 from profiling.measure import ncu
 from profiling.measure.children import child_environment
 from profiling.measure.ncu import Kernel, Report
@@ -38,7 +38,7 @@ CASE_TIMEOUT_S = 180.0
 _LOOK_EVERY_S = 0.5
 _COMMAND = (sys.executable, "-m", "profiling.measure.counted")
 # Whose forward is one kernel, as a rule; where it turns out to be several, the case is counted again.
-_FUSED = (*FLASH_BACKENDS, "sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
+_FUSED = (*COMPILED_AHEAD, "sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex")
 
 
 class _Message(BaseModel):

@@ -20,7 +20,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from profiling.case import FLASH_BACKENDS, Case
+from profiling.case import COMPILED_AHEAD, Case
 from profiling.measure.children import child_environment, die_with_parent
 from profiling.model.hopper import forward_tile, takes
 from profiling.records import Environment
@@ -32,14 +32,14 @@ _COMMAND = (sys.executable, "-m", "profiling.measure.precompile")
 
 
 def representatives(cases: Iterable[Case]) -> list[Case]:
-    """A case for each set of kernels that `flash`, by any of its names, compiles; the longest first.
+    """A case for each set of kernels that `flash` (by any name) and `online` compile; the longest first.
 
     Lengths matter by what they leave in a tile, by whether a window reaches over all of them, and where they
     choose the tile.
     """
     found: dict[Any, Case] = {}
     for case in cases:
-        if case.backend in FLASH_BACKENDS:
+        if case.backend in COMPILED_AHEAD:
             found.setdefault(_compiled_as(case), case)
     return sorted(
         found.values(), key=lambda case: (case.direction == "fwd", -max(case.head_dim, case.head_dim_v))

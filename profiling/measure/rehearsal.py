@@ -44,7 +44,8 @@ def rehearsal(cases: Iterable[Case], most: int = MOST) -> list[Case]:
 def _kind(case: Case) -> tuple[Any, ...]:
     features = (case.softcap is not None, case.bias, case.sinks, case.alibi, case.layout)
     window = (case.window_left is not None, case.window_right is not None)
-    return (case.backend, case.dtype, case.head_dim, case.head_dim_v, case.causal, window, features)
+    widths = (case.head_dim, case.head_dim_v)
+    return (case.operation, case.backend, case.dtype, widths, case.causal, window, features)
 
 
 def _worth(case: Case) -> tuple[bool, bool]:
