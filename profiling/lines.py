@@ -9,6 +9,7 @@ import pandas as pd
 
 from profiling import units
 from profiling.analysis.axes import names, records
+from profiling.analysis.operations import along_of
 from profiling.case import KEY_FIELDS, Case, ragged_lengths
 from profiling.figures.series import Failure, Point, Series
 from profiling.figures.traffic import Counted
@@ -28,7 +29,7 @@ class Reading(NamedTuple):
 
 
 def query_tokens(row: Any) -> int:
-    """The queries of a row's whole batch; packed sequences have their own lengths."""
+    """The queries of a row's whole batch: packed sequences have their own lengths, logits one a row."""
     if row.layout == "varlen":
         return sum(ragged_lengths(row.batch, row.seq_len_q))
     return row.batch * row.seq_len_q
@@ -48,6 +49,7 @@ def series(frame: pd.DataFrame, reading: Reading) -> tuple[Series, ...]:
     gives nothing.
     """
     out = []
+    along = along_of(frame)
     for name in names(frame):
         points, failures = [], []
         rows = frame[frame["name"] == name].sort_values("seq_len")
@@ -72,7 +74,7 @@ def series(frame: pd.DataFrame, reading: Reading) -> tuple[Series, ...]:
             )
         if points or failures:
             summary = bool(len(rows)) and bool((rows["n_samples"].fillna(0) == 0).all()) and bool(points)
-            out.append(Series(name, tuple(points), tuple(failures), summary=summary))
+            out.append(Series(name, tuple(points), tuple(failures), summary=summary, along=along))
     return tuple(out)
 
 

@@ -11,17 +11,14 @@ import pandas as pd
 from profiling import units
 from profiling.analysis.crossover import Crossover
 from profiling.analysis.curves import Slice
+from profiling.analysis.operations import Along, along, named
 from profiling.analysis.summary import Overview, OverviewRow, Speedup
-from profiling.case import DIRECTIONS
+from profiling.case import ATTENTION, DIRECTIONS, OPERATIONS
 from profiling.figures import theme
 from profiling.figures.series import Failure, Point, Series, status_word
 from profiling.figures.speedup import Panel
 from profiling.records import STATUSES
 
-VERDICT_WORDS = (
-    "always: ahead at every N measured; never: behind; censored: behind as far as the baseline ran; several: "
-    "more than one crossing; ambiguous: the samples do not decide."
-)
 # The colour of a verdict's badge; the word beside it says the same.
 COLOURS = {
     "clear": "blue",
@@ -43,11 +40,26 @@ def counts_text(found: Overview) -> str:
     return f"{text}. {'Flags: ' + ', '.join(flags) if flags else 'None flagged'}."
 
 
-def order(s: Slice) -> tuple[Any, ...]:
-    """Sort key of the table's shapes: direction, head dim, mask, then batch and heads."""
+def along_of(rows: Sequence[OverviewRow]) -> Along:
+    """What the curves of these shapes run along."""
+    return along(row.slice.operation for row in rows)
+
+
+def verdict_words(words: Along) -> str:
+    """What the verdicts mean."""
     return (
+        f"always: ahead at every {words.each} measured; never: behind; censored: behind as far as the "
+        "baseline ran; several: more than one crossing; ambiguous: the samples do not decide."
+    )
+
+
+def order(s: Slice) -> tuple[Any, ...]:
+    """Sort key of the table's shapes: operation, direction, head dim, mask, then batch and heads."""
+    return (
+        OPERATIONS.index(s.operation),
         DIRECTIONS.index(s.direction),
         s.head_dim,
+        s.head_dim_v,
         s.causal,
         s.batch,
         s.heads,
@@ -57,15 +69,25 @@ def order(s: Slice) -> tuple[Any, ...]:
 
 
 def series_name(where: Slice) -> str:
-    """Batch and heads as the filters write them: `B4-H32`, with `-KV8` where heads share keys."""
+    """Batch and heads as the filters write them: `B4-H32`, with `-KV8` where heads share keys; `512 rows`."""
+    if where.operation != ATTENTION:
+        return f"{where.batch} rows"
     name = f"B{where.batch}-H{where.heads}"
     return name if where.kv_heads == where.heads else f"{name}-KV{where.kv_heads}"
 
 
 def shape_name(where: Slice) -> str:
-    """Direction, head dim and mask: `fwd · 128 · causal`."""
+    """Direction, head dim and mask: `fwd · 128 · causal`; over rows direction and operation."""
     parts = (where.direction, str(where.head_dim), "causal" if where.causal else "–")
+    if where.operation != ATTENTION:
+        parts = (where.direction, rows_name(where))
     return f"{units.GROUP}·{units.GROUP}".join(parts)  # in one line of the table
+
+
+def rows_name(where: Slice) -> str:
+    """An operation over rows, and how many classes it keeps: `cross-entropy`, `softmax top-k, top 8`."""
+    kept = f", top {where.head_dim_v}" if where.operation == "softmax_top_k" else ""
+    return f"{named(where.operation)}{kept}"
 
 
 def verdict_text(found: Crossover | None) -> str:
@@ -83,12 +105,12 @@ def link(found: Crossover | None, where: Slice, query: Mapping[str, Any]) -> str
     text = verdict_text(found)
     if found is None:
         return text
+    mask = "causal" if where.causal else "none"
     asked = {
         **query,
         "direction": where.direction,
         "series": series_name(where),
-        "d": where.head_dim,
-        "mask": "causal" if where.causal else "none",
+        **({"d": where.head_dim, "mask": mask} if where.operation == ATTENTION else {}),
         "metric": found.metric,
         **({"clock": found.clock} if found.clock else {}),
     }
@@ -124,20 +146,23 @@ def table(
         cell: writes a crossover of a shape; plain text by default.
     """
     out = []
+    words = along_of(rows)
+    over_rows = all(row.slice.operation != ATTENTION for row in rows)
+    shape, series = ("pass · operation", "rows") if over_rows else ("pass · d · mask", "batch · heads")
     for row in rows:
         line: dict[str, str] = {
-            "pass · d · mask": shape_name(row.slice),
-            "batch · heads": series_name(row.slice).replace("-", "\u2011"),  # in one line of the table
+            shape: shape_name(row.slice),
+            series: series_name(row.slice).replace("-", "\u2011"),  # in one line of the table
         }
         for clock in found.clocks:
-            line[f"N* {clock}"] = cell(row.by_clock.get(clock), row.slice)
-        line["N* memory"] = cell(row.memory, row.slice)
+            line[f"{words.crossover} {clock}"] = cell(row.by_clock.get(clock), row.slice)
+        line[f"{words.crossover} memory"] = cell(row.memory, row.slice)
         for speedup in row.speedups:
             line[f"× at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
         longest = row.largest.get(found.baseline, 0)
-        line[f"largest N {found.baseline}"] = units.count_text(longest) if longest else "none"
+        line[f"largest {words.each} {found.baseline}"] = units.count_text(longest) if longest else "none"
         out.append(line)
-    return pd.DataFrame(out)
+    return pd.DataFrame(out).fillna(units.UNKNOWN)  # operations have their speed-ups at lengths of their own
 
 
 def numbers(found: Overview, rows: Sequence[OverviewRow]) -> pd.DataFrame:
@@ -145,14 +170,8 @@ def numbers(found: Overview, rows: Sequence[OverviewRow]) -> pd.DataFrame:
     out = []
     for row in rows:
         s = row.slice
-        line: dict[str, Any] = {
-            "direction": s.direction,
-            "dtype": s.dtype,
-            "batch": s.batch,
-            "heads": s.heads,
-            "kv_heads": s.kv_heads,
-            "head_dim": s.head_dim,
-            "causal": s.causal,
+        line: dict[str, Any] = {"direction": s.direction, "dtype": s.dtype} | _numbers_of(s)
+        line |= {
             "baseline": found.baseline,
             "candidate": found.candidate,
         }
@@ -172,8 +191,19 @@ def numbers(found: Overview, rows: Sequence[OverviewRow]) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
+def _numbers_of(s: Slice) -> dict[str, Any]:
+    """What sets a shape apart beside direction and dtype, by column."""
+    if s.operation != ATTENTION:
+        return {"operation": s.operation, "rows": s.batch, "top_k": s.head_dim_v}
+    shape = {"batch": s.batch, "heads": s.heads, "kv_heads": s.kv_heads}
+    return shape | {"head_dim": s.head_dim, "causal": s.causal}
+
+
 def panels(found: Overview, rows: Sequence[OverviewRow], frame: pd.DataFrame) -> tuple[Panel, ...]:
-    """One panel per direction and head dim, with a line per mask and the failures of both sides."""
+    """One panel per direction and head dim, with a line per mask and the failures of both sides.
+
+    Of operations over rows a panel per direction and operation.
+    """
     grouped: dict[tuple[str, str], list[Series]] = {}
     style = theme.style_of(found.candidate)
     for row in rows:
@@ -181,7 +211,8 @@ def panels(found: Overview, rows: Sequence[OverviewRow], frame: pd.DataFrame) ->
         if each is None:
             continue
         s = row.slice
-        key = (s.direction, f"d = {s.head_dim}")
+        over_rows, words = s.operation != ATTENTION, along([s.operation])
+        key = (s.direction, rows_name(s) if over_rows else f"d = {s.head_dim}")
         points = tuple(
             Point(p.seq_len, p.ratio, p.ratio_lo, p.ratio_hi, key=s.case(found.candidate, p.seq_len).label)
             for p in each.points
@@ -190,13 +221,14 @@ def panels(found: Overview, rows: Sequence[OverviewRow], frame: pd.DataFrame) ->
         line = Series(
             found.candidate,
             points,
-            label="causal" if s.causal else "no mask",
+            label=found.candidate if over_rows else "causal" if s.causal else "no mask",
             style=theme.causal_style(style) if s.causal else style,
+            along=words,
         )
         own = grouped.setdefault(key, [])
         own.append(line)
         for name in (found.baseline, found.candidate):
-            _add_failures(own, name, _failures(frame, s, name, found.clock))
+            _add_failures(own, name, _failures(frame, s, name, found.clock), words)
     return tuple(Panel(direction, column, tuple(series)) for (direction, column), series in grouped.items())
 
 
@@ -206,7 +238,9 @@ def _failures(frame: pd.DataFrame, where: Slice, name: str, clock: str) -> tuple
         (frame["name"] == name)
         & (frame["clock"] == clock)
         & (frame["direction"] == where.direction)
+        & (frame["operation"] == where.operation)
         & (frame["head_dim"] == where.head_dim)
+        & (frame["head_dim_v"] == where.head_dim_v)
         & (frame["causal"] == where.causal)
         & (frame["series"] == series_name(where))
         & (frame["status"] != "ok")
@@ -217,7 +251,7 @@ def _failures(frame: pd.DataFrame, where: Slice, name: str, clock: str) -> tuple
     )
 
 
-def _add_failures(own: list[Series], name: str, failures: tuple[Failure, ...]) -> None:
+def _add_failures(own: list[Series], name: str, failures: tuple[Failure, ...], words: Along) -> None:
     """Crosses of a backend are drawn once a panel: both masks fail at the same N more often than not."""
     if not failures:
         return
@@ -227,7 +261,7 @@ def _add_failures(own: list[Series], name: str, failures: tuple[Failure, ...]) -
             more = tuple(failure for failure in failures if failure.seq_len not in seen)
             own[i] = series._replace(failures=series.failures + more)
             return
-    own.append(Series(name, (), failures))
+    own.append(Series(name, (), failures, along=words))
 
 
 def chart_numbers(found: Overview, shown: Sequence[Panel]) -> pd.DataFrame:
@@ -236,8 +270,7 @@ def chart_numbers(found: Overview, shown: Sequence[Panel]) -> pd.DataFrame:
         [
             {
                 "direction": panel.row,
-                "head_dim": int(panel.column.removeprefix("d = ")),
-                "mask": series.label,
+                **_panel_numbers(panel, series),
                 "clock": found.clock,
                 "seq_len": point.seq_len,
                 "speedup": point.value,
@@ -248,5 +281,14 @@ def chart_numbers(found: Overview, shown: Sequence[Panel]) -> pd.DataFrame:
             for series in panel.series
             for point in series.points
         ],
-        columns=["direction", "head_dim", "mask", "clock", "seq_len", "speedup", "speedup_lo", "speedup_hi"],
+        columns=None
+        if any(series.points for panel in shown for series in panel.series)
+        else ["direction", "head_dim", "mask", "clock", "seq_len", "speedup", "speedup_lo", "speedup_hi"],
     )
+
+
+def _panel_numbers(panel: Panel, series: Series) -> dict[str, Any]:
+    """What a line of a panel is of: head dim and mask, or the operation."""
+    if not panel.column.startswith("d = "):
+        return {"operation": panel.column}
+    return {"head_dim": int(panel.column.removeprefix("d = ")), "mask": series.label}

@@ -10,8 +10,9 @@ import pandas as pd
 from profiling import export, lines, overview_table, report_html, units
 from profiling.analysis.axes import records
 from profiling.analysis.curves import Slice, by_slice, cases
+from profiling.analysis.operations import along, along_of, named
 from profiling.analysis.summary import Overview, OverviewRow
-from profiling.case import feature_words
+from profiling.case import ATTENTION, feature_words
 from profiling.devices import Device
 from profiling.figures import latency, memory, speedup, traffic
 from profiling.figures.series import LATENCY, PEAK_MEMORY, status_word
@@ -26,20 +27,20 @@ FLAG_WORDS = {
     "timer_limited": "a latency within what the clock itself takes: in no crossover",
     "stale_kernel": "measured with other kernel sources than those at hand",
 }
-COLUMNS = ("N", "Backend", "Status", "Latency p50", "p20 to p80", "Speed-up", "Peak memory", "Flags")
+COLUMNS = ("Backend", "Status", "Latency p50", "p20 to p80", "Speed-up", "Peak memory", "Flags")
 BODY = """
 <h1>FlashScope: {{ run_id }}</h1>
 <p><strong>{{ found.headline }}</strong></p>
 <p>{{ counts }}</p>
-<h2>From which N on it pays off</h2>
+<h2>From which {{ each }} on it pays off</h2>
 {{ table("Crossovers", columns, crossovers) }}
-<p>Measured. N* is where {{ found.candidate }} overtakes {{ found.baseline }}, with its 95 % interval where
-the verdict is clear, else the verdict. {{ words }} Speed-up at N on the {{ found.clock }} clock:
-{{ found.baseline }} / {{ found.candidate }}, higher is better.</p>
+<p>Measured. {{ star }} is where {{ found.candidate }} overtakes {{ found.baseline }}, with its 95 %
+interval where the verdict is clear, else the verdict. {{ words }} Speed-up at {{ each }} on the
+{{ found.clock }} clock: {{ found.baseline }} / {{ found.candidate }}, higher is better.</p>
 {% if speedups %}
-<h2>Speed-up against N</h2>
-{{ choice("speedups", "Batch and heads", speedups) }}
-{{ chart("speedups", "speed-up", "Speed-up against N, a panel for each direction and head dim",
+<h2>Speed-up against {{ noun }}</h2>
+{{ choice("speedups", series, speedups) }}
+{{ chart("speedups", "speed-up", "Speed-up against " ~ noun ~ ", a panel for each " ~ panels,
 "Measured. Ratio of paired rounds with its 95 % interval; shaded: the candidate is slower. Crosses: a side did
 not run.") }}
 {% endif %}
@@ -49,11 +50,11 @@ not run.") }}
 {% if left_out %}
 <p>{{ left_out }} further shapes have no charts here; their crossovers are above.</p>
 {% endif %}
-{{ chart("shapes", "latency", "Latency against N per backend, and the speed-up over " ~ found.baseline,
-"Measured, " ~ found.clock ~ " clock. Median; whiskers from p20 to p80.") }}
-{{ chart("shapes", "memory", "Peak memory against N per backend",
+{{ chart("shapes", "latency", "Latency against " ~ noun ~ " per backend, and the speed-up over "
+~ found.baseline, "Measured, " ~ found.clock ~ " clock. Median; whiskers from p20 to p80.") }}
+{{ chart("shapes", "memory", "Peak memory against " ~ noun ~ " per backend",
 "Measured: bytes above the inputs, unless the run says otherwise (column mem_method of its CSV).") }}
-{{ chart("shapes", "traffic", "Bytes moved against N: models dashed, hardware counters as points",
+{{ chart("shapes", "traffic", "Bytes moved against " ~ noun ~ ": models dashed, hardware counters as points",
 "Modelled: dashed. Points, where there are any, are hardware counters.") }}
 <div class="wide" tabindex="0" role="region" aria-label="Rows of this shape"><table data-group="shapes">
 <thead><tr>{% for name in rows %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
@@ -109,17 +110,24 @@ def to_html(
     failures = failed.assign(label=[case.label for case in cases(failed)])
     failures = failures.drop_duplicates(["label", "status"])
     crossovers = _crossovers(found, answered)
+    words = along_of(rows)
+    over_rows = not (rows["operation"] == ATTENTION).any()
     values: dict[str, Any] = {
         "run_id": run.run_id,
         "found": found,
         "counts": overview_table.counts_text(found),
         "columns": list(crossovers.columns),
         "crossovers": crossovers.to_numpy().tolist(),
-        "words": overview_table.VERDICT_WORDS,
+        "words": overview_table.verdict_words(words),
+        "each": words.each,
+        "noun": words.each if words.before else words.noun,
+        "star": words.crossover if words.before else "A crossover",
+        "series": "Rows" if over_rows else "Batch and heads",
+        "panels": "direction and operation" if over_rows else "direction and head dim",
         "speedups": [entry["name"] for entry in several],
         "shapes": [entry["name"] for entry in shapes],
         "left_out": len(tables) - len(shown),
-        "rows": COLUMNS,
+        "rows": (words.column[0].upper() + words.column[1:], *COLUMNS),
         "flags": [
             (flag, found.n_by_flag[flag], FLAG_WORDS[flag]) for flag in FLAGS if flag in found.n_by_flag
         ],
@@ -178,10 +186,17 @@ def _speedups(
         frame = pd.concat([tables[row.slice] for row in own])
         panels = overview_table.panels(found, own, frame)
         chart = speedup.SpeedupChart(panels, f"{found.baseline} / {found.candidate}")
-        queries = [] if key.seq_len_q is None else [f"Nq {key.seq_len_q}"]
-        name = " ".join([key.dtype, overview_table.series_name(key), *queries, *feature_words(key)])
+        name = " ".join([key.dtype, overview_table.series_name(key), *_more_of(key)])
         out.append({"name": name, "charts": {"speed-up": report_html.chart_of(speedup.figure(chart))}})
     return out
+
+
+def _more_of(key: Slice) -> list[str]:
+    """What sets the shapes of a chart apart beside dtype, batch and heads."""
+    if key.operation != ATTENTION:
+        return [named(key.operation)]
+    queries = [] if key.seq_len_q is None else [f"Nq {key.seq_len_q}"]
+    return [*queries, *feature_words(key)]
 
 
 def _shape(where: Slice, rows: pd.DataFrame, found: Overview, device: Device | None) -> dict[str, Any]:
@@ -199,7 +214,7 @@ def _shape(where: Slice, rows: pd.DataFrame, found: Overview, device: Device | N
         charts["memory"] = report_html.chart_of(memory.figure(chart))
     modelled = _models(rows, found.candidate)
     if modelled:
-        chart = traffic.TrafficChart(modelled, lines.counted(rows))
+        chart = traffic.TrafficChart(modelled, lines.counted(rows), along=along([where.operation]))
         charts["traffic"] = report_html.chart_of(traffic.figure(chart))
     faster = {(s.name, p.seq_len): p.value for s in ratios for p in s.points}
     return {
@@ -213,7 +228,10 @@ def _models(rows: pd.DataFrame, candidate: str) -> tuple[traffic.Modelled, ...]:
     """The modelled bytes at each N of the candidate, whose tiles they are of."""
     own = rows[rows["name"] == candidate]
     out = []
-    for role, label in traffic.LABELS.items():
+    roles = traffic.LABELS
+    if (rows["operation"] != ATTENTION).any():  # of which a fused kernel reads each logit once
+        roles = {name: traffic.LABELS[name] for name in ("naive", "compulsory")}
+    for role, label in roles.items():
         column = f"est_{role}_bytes"
         known = own[own[column].notna()]
         points = tuple(zip(known["seq_len"].astype(int), known[column].astype(float), strict=True))

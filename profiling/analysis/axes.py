@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from profiling.analysis.curves import backend_names
-from profiling.case import BACKENDS, CLOCKS, window_text
+from profiling.analysis.operations import named
+from profiling.case import ATTENTION, BACKENDS, CLOCKS, window_text
 
 # What is compared with the baseline by default, the first that is there.
 CANDIDATES: tuple[str, ...] = (
@@ -19,6 +20,7 @@ CANDIDATES: tuple[str, ...] = (
     "sdpa",
     "sdpa_cudnn",
     "tiled",
+    "online",
     "naive_compiled",
 )
 NO_NAME = r"[^\w.:/-]"  # what no name of a backend has
@@ -28,25 +30,31 @@ def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
     """Add `seq_len` (N), `name` (backend/variant), `plain`, and the columns that the filters choose from.
 
     These are texts: `series` (batch and heads), `tokens` (of the batch, and heads), `mask`, `window`, `cap`
-    (softcap), `has_bias`, `has_sinks`, `has_alibi`, and `other` (whatever else sets cases apart). `plain`
-    is whether a case is dense attention of one length and width without any feature.
+    (softcap), `has_bias`, `has_sinks`, `has_alibi`, `other` (whatever else sets cases apart), and
+    `operation_name`. Of an operation over rows `series` and `tokens` say how many rows there are, and `other`
+    how many classes it keeps. `plain` is whether a case is dense attention of one length and width without
+    any feature.
     """
+    batch = frame["batch"].astype("string")
     heads = "-H" + frame["heads"].astype("string")
     heads = heads.where(
         frame["kv_heads"] == frame["heads"], heads + "-KV" + frame["kv_heads"].astype("string")
     )
+    over_rows = frame["operation"] != ATTENTION
     return frame.assign(
         seq_len=frame["seq_len_k"],
         # chips read Markdown, and a file may say anything
         name=backend_names(frame).str.replace(NO_NAME, "?", regex=True),
-        series="B" + frame["batch"].astype("string") + heads,
-        tokens=(frame["batch"] * frame["seq_len_q"]).astype("string") + " tokens" + heads,
+        series=("B" + batch + heads).mask(over_rows, batch + " rows"),
+        tokens=((frame["batch"] * frame["seq_len_q"]).astype("string") + " tokens" + heads).mask(
+            over_rows, batch + " rows"
+        ),
         mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),
         window=_window(frame),
         cap=frame["softcap"].map(lambda cap: "none" if pd.isna(cap) else f"{cap:g}").astype("string"),
         **{f"has_{name}": _yes_no(frame[name]) for name in ("bias", "sinks", "alibi")},
         other=_other(frame),
-    ).assign(plain=_plain)
+    ).assign(plain=_plain, operation_name=frame["operation"].map(named).astype("string"))
 
 
 def _yes_no(flags: pd.Series) -> pd.Series:
@@ -65,19 +73,21 @@ def _plain(frame: pd.DataFrame) -> pd.Series:
     """Whether the formulas for dense attention hold, causal or not; of the frame with its other axes."""
     without = {"layout": "dense", "window": "none", "cap": "none", "other": "plain"}
     without |= {f"has_{name}": "no" for name in ("bias", "sinks", "alibi")}
-    plain = pd.Series(True, index=frame.index)
+    plain = frame["operation"] == ATTENTION
     for column, value in without.items():
         plain &= frame[column] == value
     return plain
 
 
 def _other(frame: pd.DataFrame) -> pd.Series:
-    """What sets a case apart beyond the usual filters, such as `Nq 1`; `plain` if nothing does."""
+    """What sets a case apart beyond the usual filters, such as `Nq 1`, `top 8`; `plain` if nothing does."""
     text = pd.Series([""] * len(frame), index=frame.index, dtype="string")
+    kept = "top " + frame["head_dim_v"].astype("string")
     unequal = frame["seq_len_q"] != frame["seq_len_k"]
     text = text.mask(unequal, "Nq " + frame["seq_len_q"].astype("string"))
     unequal = frame["head_dim_v"] != frame["head_dim"]
     text = text.mask(unequal, text + " dv " + frame["head_dim_v"].astype("string"))
+    text = text.mask(frame["operation"] != ATTENTION, "").mask(frame["operation"] == "softmax_top_k", kept)
     text = text.str.strip()
     return text.where(text != "", "plain")
 

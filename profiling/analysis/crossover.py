@@ -30,8 +30,9 @@ from profiling.analysis.curves import (
     slice_codes,
     untiled,
 )
+from profiling.analysis.operations import along, split_name
 from profiling.analysis.pairing import Pairs, pair
-from profiling.case import CLOCKS, KEY_FIELDS, InputError, split_backend
+from profiling.case import CLOCKS, KEY_FIELDS, InputError
 
 COST = "cost"
 METRIC_NAMES: tuple[str, ...] = (*METRICS, COST)
@@ -196,7 +197,7 @@ def crossovers(
         check_prices(prices)
     elif prices != Prices():
         raise InputError(f"a price is for metric {COST}, got metric {metric}")
-    first, second = ("/".join(filter(None, split_backend(name))) for name in (baseline, candidate))
+    first, second = ("/".join(filter(None, split_name(name))) for name in (baseline, candidate))
     if first == second:
         raise InputError(f"baseline and candidate must differ, got {first!r} twice")
     if timed and clock not in CLOCKS:
@@ -302,6 +303,7 @@ def _judge(
     ahead = ("above" if sign[turns[0][1]] > 0 else "below") if len(turns) == 1 else ""
     bracket_only = bool(points) and not exact and not sampled
     facts = wording.Facts(
+        along=along([each.operation]),
         baseline=ask.baseline,
         candidate=ask.candidate,
         metric=ask.metric,

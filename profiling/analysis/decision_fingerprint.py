@@ -1,7 +1,9 @@
 """A fingerprint of what a decision rests on, so that a signature can tell when its evidence has changed.
 
 It holds the question, the answer and every measured row behind it, with the software and kernels it was
-measured with; not the order of rows, and not what is only modelled.
+measured with; not the order of rows, and not what is only modelled. Nor does it hold the operation, which is
+attention in every row that a decision rests on: tables had no such column when the first decisions were
+signed.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import pandas as pd
 from profiling.analysis.decision import Decision, DecisionRow
 from profiling.analysis.deployment import Question
 
+# Columns that say which operation a row is of.
+_OPERATION = ("operation", "operation_name")
 DIGITS = 16  # of a digest in hexadecimal: 64 bits, and short enough to be read out
 
 
@@ -37,7 +41,7 @@ def parts(decision: Decision, frame: pd.DataFrame) -> dict[str, str]:
         decision: the answer.
         frame: the comparison table that it was made from.
     """
-    columns = [name for name in frame.columns if not str(name).startswith("est_")]
+    columns = [name for name in frame.columns if name not in _OPERATION and not str(name).startswith("est_")]
     return {
         row_name(row): _digest(_answer(row) + _evidence(frame.loc[list(row.rows), columns]))
         for row in decision.rows

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from profiling.analysis.crossover import Crossover
 from profiling.analysis.latency_fit import LatencyFit
-from profiling.case import split_backend
+from profiling.case import ATTENTION, split_backend
 
 Fits = Mapping[tuple[str, str, str], LatencyFit]
 
@@ -24,10 +24,10 @@ class Shares(NamedTuple):
 def shares(found: Crossover, fits: Fits) -> tuple[Shares, ...]:
     """Baseline and candidate at N*; where there is none, at the shortest and the longest N of both.
 
-    Empty where the model says nothing of either: another metric than latency, features that it does not
-    know, a backend with too few points.
+    Empty where the model says nothing of either: another metric than latency or operation than attention,
+    features that it does not know, a backend with too few points.
     """
-    if found.metric != "latency" or not found.points:
+    if found.metric != "latency" or found.slice.operation != ATTENTION or not found.points:
         return ()
     ends = (found.points[0].seq_len, found.points[-1].seq_len)
     at = ends if found.crossover_seq_len is None else (round(found.crossover_seq_len),)

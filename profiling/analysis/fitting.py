@@ -15,6 +15,7 @@ import pandas as pd
 from profiling.analysis.crossover import Crossover, Point, crossovers
 from profiling.analysis.curves import ORIGIN_FIELDS, untiled
 from profiling.analysis.deployment import INFERENCE, Question, Shape
+from profiling.analysis.operations import attention_rows
 from profiling.analysis.policy import IMPLS, MARGIN, Option
 from profiling.case import InputError
 
@@ -57,7 +58,7 @@ class Series(NamedTuple):
 
 def fitting(frame: pd.DataFrame, shape: Shape, question: Question) -> pd.DataFrame:
     """The rows on the clock that are about this shape, of any batch, heads, length and direction."""
-    rows = untiled(frame)
+    rows = untiled(attention_rows(frame))
     rows = rows[(rows["clock"] == question.clock) & (rows["dtype"] == question.dtype)]
     rows = rows[(rows["layout"] == "dense") & (rows["seq_len_q"] == rows["seq_len_k"])]
     rows = rows[(rows["variant"] == "") & rows["backend"].isin([*IMPLS, question.candidate])]

@@ -15,6 +15,7 @@ import pandas as pd
 from scipy.optimize import nnls
 
 from profiling.analysis.curves import cases, untiled
+from profiling.analysis.operations import attention_rows
 from profiling.case import Case
 from profiling.devices import Device, known_device
 from profiling.model.costs import Amount, amounts
@@ -68,7 +69,7 @@ def fit_latency(frame: pd.DataFrame, *, clock: str = "device") -> dict[tuple[str
         frame: the comparison table of one device.
         clock: whose latencies.
     """
-    rows = untiled(frame)
+    rows = untiled(attention_rows(frame))
     rows = rows[(rows["clock"] == clock) & (rows["status"] == "ok") & (rows["latency_p50_ms"] > 0)]
     names = rows["device_name"].unique()
     if len(names) != 1:

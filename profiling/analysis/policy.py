@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.curves import ORIGIN_FIELDS
-from profiling.case import InputError
+from profiling.case import ATTENTION, InputError
 
 SDPA: tuple[str, ...] = ("sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math")
 # What `fa_core.attention` can be asked for by name.
@@ -123,6 +123,7 @@ def _usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
     limits = rows[["window_left", "window_right", "softcap"]].notna().any(axis=1)
     added = rows[["bias", "sinks", "alibi"]].astype(bool).any(axis=1)
     reasons = {
+        "another operation than attention": rows["operation"] != ATTENTION,
         "not ok": rows["status"] != "ok",
         "another backend": ~rows["backend"].isin(IMPLS) | (rows["variant"] != ""),
         "packed or paged": rows["layout"] != "dense",

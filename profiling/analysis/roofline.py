@@ -21,6 +21,7 @@ import pandas as pd
 
 from profiling.analysis.ceilings import CEILINGS, LEVELS, Ceiling, ceilings
 from profiling.analysis.curves import cases
+from profiling.analysis.operations import attention_rows
 from profiling.case import FLASH_BACKENDS, Case
 from profiling.devices import Device, known_device
 from profiling.model.flops import flops
@@ -78,7 +79,8 @@ def roofs(frame: pd.DataFrame, *, clock: str = "device") -> list[Roof]:
         frame: the comparison table.
         clock: whose latencies.
     """
-    rows = frame[(frame["clock"] == clock) & (frame["status"] == "ok") & (frame["latency_p50_ms"] > 0)]
+    rows = attention_rows(frame)
+    rows = rows[(rows["clock"] == clock) & (rows["status"] == "ok") & (rows["latency_p50_ms"] > 0)]
     devices = {name: known_device(str(name)) for name in rows["device_name"].unique()}
     columns = ["device_name", "latency_p50_ms", "paper_tflops", "floor_ms", "sm_clock_max_mhz", "block_m"]
     found = []

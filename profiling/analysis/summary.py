@@ -10,10 +10,11 @@ import pandas as pd
 
 from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import ORIGIN_FIELDS, Slice, curve_rows, slice_codes
-from profiling.case import CLOCKS, KEY_FIELDS
+from profiling.analysis.operations import along, named
+from profiling.case import ATTENTION, CLOCKS, KEY_FIELDS, OPERATIONS
 from profiling.units import count_text
 
-SPEEDUP_AT = (1024, 4096, 16384)
+SPEEDUP_AT = (1024, 4096, 16384)  # of attention; a vocabulary and a router have lengths of their own
 # The clock that answers where none is chosen: the kernel's own time before the caller's.
 CLOCK_ORDER = ("device", "wall", "graph", "pipelined", "graph_hot")
 PASSES = {"fwd": "forward", "bwd": "backward", "fwd_bwd": "forward plus backward"}
@@ -38,7 +39,8 @@ class OverviewRow(NamedTuple):
         slice: what its curves have in common.
         by_clock: the crossover in latency on each clock that was measured.
         memory: the crossover in peak memory; None if it was not measured for both.
-        speedups: at `SPEEDUP_AT`, on the overview's clock.
+        speedups: on the overview's clock, at `SPEEDUP_AT`; of an operation over rows at the fewest classes
+            measured, at the most, and at the middle one of them.
         largest: the longest N that ran, by backend; 0 where none did.
     """
 
@@ -111,12 +113,18 @@ def overview(
     for each in memory_of:
         grouped.setdefault(each, {})
     states = _states(frame, (baseline, candidate), clock)
+    at = _speedup_at(states)
     rows = tuple(
         OverviewRow(
             slice=each,
             by_clock=found,
             memory=memory_of.get(each),
-            speedups=_speedups(found.get(clock), states.get(each, {}), (baseline, candidate)),
+            speedups=_speedups(
+                found.get(clock),
+                states.get(each, {}),
+                (baseline, candidate),
+                at.get(each.operation, SPEEDUP_AT),
+            ),
             largest={
                 name: max(
                     (
@@ -161,12 +169,25 @@ def _states(frame: pd.DataFrame, names: Sequence[str], clock: str) -> dict[Slice
     return out
 
 
+def _speedup_at(states: dict[Slice, dict[tuple[str, int], str]]) -> dict[str, tuple[int, ...]]:
+    """By operation over rows, at which numbers of classes to tell a speed-up."""
+    seen: dict[str, set[int]] = {}
+    for each, own in states.items():
+        if each.operation != ATTENTION:
+            seen.setdefault(each.operation, set()).update(n for _, n in own)
+    ordered = {operation: sorted(ns) for operation, ns in seen.items() if ns}
+    return {
+        operation: tuple(dict.fromkeys((ns[0], ns[len(ns) // 2], ns[-1])))
+        for operation, ns in ordered.items()
+    }
+
+
 def _speedups(
-    found: Crossover | None, states: dict[tuple[str, int], str], names: Sequence[str]
+    found: Crossover | None, states: dict[tuple[str, int], str], names: Sequence[str], at: Sequence[int]
 ) -> tuple[Speedup, ...]:
     ratios = {} if found is None else {point.seq_len: point.ratio for point in found.points}
     out = []
-    for n in SPEEDUP_AT:
+    for n in at:
         failed = [f"{name}: {states[name, n]}" for name in names if states.get((name, n), "ok") != "ok"]
         out.append(Speedup(n, ratios.get(n), "" if n in ratios else ", ".join(failed)))
     return tuple(out)
@@ -196,9 +217,29 @@ def counts(frame: pd.DataFrame) -> tuple[dict[str, int], dict[str, int], int]:
 def headline(
     latency: Sequence[Crossover], memory: Sequence[Crossover], baseline: str, candidate: str, clock: str
 ) -> str:
-    """The answer in words: a sentence for time, one for memory; passes with the same answer share it."""
-    if not any(found.points for found in (*latency, *memory)):
-        return f"No N has both {baseline} and {candidate}, so there is nothing to compare."
+    """The answer in words: a sentence for time, one for memory; passes with the same answer share it.
+
+    Of a table with several operations each has its own.
+    """
+    every = (*latency, *memory)
+    present = {found.slice.operation for found in every if found.points}
+    if not present:
+        each = along(found.slice.operation for found in every).each
+        return f"No {each} has both {baseline} and {candidate}, so there is nothing to compare."
+    told = []
+    for operation in (name for name in OPERATIONS if name in present):
+        timed, held = (
+            [found for found in group if found.slice.operation == operation] for group in (latency, memory)
+        )
+        text = _sentences(timed, held, baseline, candidate, clock)
+        told.append(text if len(present) == 1 else f"{named(operation).capitalize()}: {text}")
+    return " ".join(told)
+
+
+def _sentences(
+    latency: Sequence[Crossover], memory: Sequence[Crossover], baseline: str, candidate: str, clock: str
+) -> str:
+    """`headline` of one operation."""
     sentences = []
     by_pass: dict[str, list[str]] = {}
     for direction, name in PASSES.items():
@@ -216,15 +257,15 @@ def headline(
 
 def _answer(found: Sequence[Crossover]) -> str:
     """What the shapes of one pass have in common, and in how many of them."""
-    n = len(found)
+    n, words = len(found), along(each.slice.operation for each in found)
     seq_lens = [point.seq_len for each in found for point in each.points]
     span = f"({count_text(min(seq_lens))} to {count_text(max(seq_lens))})"
     groups = {
-        f"ahead at every N {span}": [x for x in found if x.verdict == "always"],
-        f"ahead from N* = {_range(found, 'above')} on": _clear(found, "above"),
-        f"ahead only up to N* = {_range(found, 'below')}": _clear(found, "below"),
+        f"ahead at every {words.each} {span}": [x for x in found if x.verdict == "always"],
+        f"ahead from {words.found(_range(found, 'above'))} on": _clear(found, "above"),
+        f"ahead only up to {words.found(_range(found, 'below'))}": _clear(found, "below"),
         "crossing several times": [x for x in found if x.verdict == "several"],
-        f"behind at every N {span}": [x for x in found if x.verdict == "never"],
+        f"behind at every {words.each} {span}": [x for x in found if x.verdict == "never"],
         f"behind as far as {found[0].baseline} ran": [x for x in found if x.verdict == "censored"],
         "undecided": [x for x in found if x.verdict == "ambiguous"],
     }

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.curves import Slice, slice_codes
+from profiling.analysis.operations import attention_rows
 
 Tile = tuple[int, int]
 
@@ -68,7 +69,8 @@ class TileRows(NamedTuple):
 
 def tile_rows(frame: pd.DataFrame, *, backend: str = "flash", clock: str = "device") -> list[TileRows]:
     """The rows behind each of `tile_grids`, in the same order, with the index of `frame`."""
-    rows = frame[(frame["backend"] == backend) & (frame["clock"] == clock)]
+    rows = attention_rows(frame)
+    rows = rows[(rows["backend"] == backend) & (rows["clock"] == clock)]
     keys = rows.assign(seq_len=rows["seq_len_k"].astype("int64"), mem_method="")
     keys["seq_len_q"] = keys["seq_len_q"].where(keys["seq_len_q"] != keys["seq_len_k"])
     codes, slices = slice_codes(keys)

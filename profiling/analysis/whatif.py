@@ -15,6 +15,7 @@ import pandas as pd
 
 from profiling.analysis.curves import Slice, by_slice
 from profiling.analysis.latency_fit import LatencyFit, fit_latency
+from profiling.analysis.operations import attention_rows
 from profiling.case import InputError
 from profiling.devices import Device
 from profiling.model.hopper import as_run
@@ -91,6 +92,7 @@ def what_if(
     Raises:
         InputError: no model can be fitted to both backends, or the catalogue lacks a figure of either device.
     """
+    frame = attention_rows(frame)
     fits = fit_latency(frame, clock=clock)
     known = [fit for fit in fits.values() if fit.backend in (baseline, candidate)]
     if {fit.backend for fit in known} != {baseline, candidate}:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.curves import Slice, backend_names, untiled
+from profiling.analysis.operations import attention_rows
 from profiling.case import CLOCKS, DTYPE_BYTES, Case
 from profiling.devices import Device
 
@@ -51,7 +52,8 @@ class AtHand(NamedTuple):
 
 
 def at_hand(rows: pd.DataFrame, device: Device | None, seed: int = 0) -> AtHand:
-    """What is at hand, from the comparison tables of all runs of one device."""
+    """What is at hand, from the comparison tables of all runs of one device; of attention alone."""
+    rows = attention_rows(rows)
     rows = rows.assign(
         name=backend_names(rows), dram_bytes=rows["dram_read_bytes"] + rows["dram_write_bytes"]
     )

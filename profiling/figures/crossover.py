@@ -12,6 +12,7 @@ from profiling.figures import theme
 from profiling.figures.series import (
     Metric,
     Series,
+    along_of,
     failure_room,
     failure_traces,
     seq_lens,
@@ -44,7 +45,7 @@ def figure(chart: CrossoverChart) -> go.Figure:
         fig.add_trace(trace(s, chart.metric), row=1, col=1)
     fig.add_trace(trace(chart.ratio, Metric("", "", "higher"), legend=False), row=2, col=1)
 
-    log = chart.log
+    log, along = chart.log, along_of((*chart.curves, chart.ratio))
     limits = theme.value_range(values(chart.curves), log=log, room_above=failure_room(chart.curves))
     for cross in failure_traces(chart.curves, limits, log=log):
         fig.add_trace(cross, row=1, col=1)
@@ -54,14 +55,14 @@ def figure(chart: CrossoverChart) -> go.Figure:
         low, high = chart.interval
         fig.add_vrect(x0=low, x1=high, fillcolor=theme.BRACKET, line_width=0, layer="below", row="all", col=1)  # pyright: ignore[reportArgumentType]
     if chart.crossover_seq_len is not None:
-        label = units.crossover_text(chart.crossover_seq_len, chart.interval)
-        theme.seq_len_line(fig, chart.crossover_seq_len, f"N* = {label}", log=log, row=1, col=1)
+        label = along.found(units.crossover_text(chart.crossover_seq_len, chart.interval))
+        theme.seq_len_line(fig, chart.crossover_seq_len, label, log=log, row=1, col=1)
         theme.seq_len_line(fig, chart.crossover_seq_len, "", log=log, row=2, col=1)
     theme.level_line(fig, 1.0, "", row=2, col=1)
 
     ns = seq_lens((*chart.curves, chart.ratio))
-    fig.update_xaxes(theme.seq_len_axis(ns, log=log, title=False), row=1, col=1)
-    fig.update_xaxes(theme.seq_len_axis(ns, log=log), row=2, col=1)
+    fig.update_xaxes(theme.seq_len_axis(ns, log=log, title=""), row=1, col=1)
+    fig.update_xaxes(theme.seq_len_axis(ns, log=log, title=along.axis), row=2, col=1)
     if chart.metric.unit == "bytes":
         axis = theme.bytes_axis(limits, f"{chart.metric.label}, lower is better", log=log)
     else:

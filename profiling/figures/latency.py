@@ -12,6 +12,7 @@ from profiling.figures import theme
 from profiling.figures.series import (
     Metric,
     Series,
+    along_of,
     failure_room,
     failure_traces,
     seq_lens,
@@ -60,8 +61,9 @@ def figure(chart: LatencyChart) -> go.Figure:
 
     theirs = seq_lens(chart.published)
     ns = [*seq_lens((*chart.series, *chart.ratios)), *theirs[:1], *theirs[-1:]]  # ticks stay ours
-    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=False), row=1, col=1)
-    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log), row=2, col=1)
+    title = along_of(chart.series).axis
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=""), row=1, col=1)
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=title), row=2, col=1)
     fig.update_yaxes(theme.value_axis(upper, chart.metric.title, log=chart.log), row=1, col=1)
     ratio = theme.ratio_axis(values(chart.ratios), title=f"Speed-up over {theme.safe(chart.baseline)}")
     fig.update_yaxes(ratio, row=2, col=1)

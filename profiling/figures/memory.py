@@ -11,6 +11,7 @@ from profiling.figures import theme
 from profiling.figures.series import (
     Metric,
     Series,
+    along_of,
     failure_room,
     failure_traces,
     seq_lens,
@@ -47,7 +48,8 @@ def figure(chart: MemoryChart) -> go.Figure:
         fig.add_trace(cross)
     if chart.capacity_bytes is not None:
         theme.level_line(fig, chart.capacity_bytes, chart.capacity_label, log=chart.log)
-    fig.update_xaxes(theme.seq_len_axis(seq_lens((*chart.series, *chart.models)), log=chart.log))
+    every = (*chart.series, *chart.models)
+    fig.update_xaxes(theme.seq_len_axis(seq_lens(every), log=chart.log, title=along_of(every).axis))
     title = f"{chart.metric.label}, {chart.metric.better} is better"
     fig.update_yaxes(theme.bytes_axis(limits, title, log=chart.log))
     return theme.finish(fig, height=520, legend="below")

@@ -12,6 +12,7 @@ from profiling.figures import theme
 from profiling.figures.series import (
     Metric,
     Series,
+    along_of,
     failure_room,
     failure_traces,
     seq_lens,
@@ -75,8 +76,9 @@ def figure(chart: NumericsChart) -> go.Figure:
         theme.level_line(fig, y, text, log=chart.log, row=1, col=1)
     theme.level_line(fig, 1.0, "as good as eager", row=2, col=1)
     ns = seq_lens((*chart.series, *chart.ratios))
-    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=False), row=1, col=1)
-    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log), row=2, col=1)
+    title = along_of(chart.series).axis
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=""), row=1, col=1)
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=title), row=2, col=1)
     fig.update_yaxes(theme.value_axis(upper, chart.metric.title, log=chart.log), row=1, col=1)
     fig.update_yaxes(theme.ratio_axis(values(chart.ratios), title="Error over eager's"), row=2, col=1)
     return theme.finish(fig, height=640)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from profiling import units
+from profiling.analysis.operations import SEQUENCE, Along
 from profiling.figures import chosen, theme
 
 
@@ -31,6 +31,7 @@ class Metric(NamedTuple):
 LATENCY = Metric("Latency, median", "ms", "lower")
 TFLOPS = Metric("Rate, paper convention", "TFLOP/s", "higher")
 TIME_PER_TOKEN = Metric("Latency per query token", "ns", "lower")
+TIME_PER_ROW = Metric("Latency per row", "ns", "lower")
 PEAK_MEMORY = Metric("Peak memory", "bytes", "lower", ",d")
 RETAINED_MEMORY = Metric("Retained after forward", "bytes", "lower", ",d")
 TRAFFIC = Metric("Bytes moved", "bytes", "lower", ",d")
@@ -65,7 +66,7 @@ class Series(NamedTuple):
 
     `modelled` lines are dashed without markers; `summary` points (imported, without samples) are hollow,
     and not `joined` where each is of another shape. `style` replaces the backend's own where one chart
-    draws the same backend twice.
+    draws the same backend twice. `along` is what N is: the series of a chart have it in common.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Series(NamedTuple):
     summary: bool = False
     style: theme.Style | None = None
     joined: bool = True
+    along: Along = SEQUENCE
 
     @property
     def drawn_style(self) -> theme.Style:
@@ -87,6 +89,11 @@ class Series(NamedTuple):
         """The legend entry, escaped; a model says that it is one."""
         name = theme.safe(self.label or self.name)
         return f"{name} (modelled)" if self.modelled and "modelled" not in name else name
+
+
+def along_of(series: Iterable[Series]) -> Along:
+    """What the series of one chart run along."""
+    return next((s.along for s in series), SEQUENCE)
 
 
 def seq_lens(series: Iterable[Series]) -> list[int]:
@@ -123,8 +130,8 @@ def trace(series: Series, metric: Metric, *, legend: bool = True, whiskers: bool
         customdata=chosen.carried([p.key for p in points]),
         hovertext=["".join(f"<br>{theme.safe(line)}" for line in p.details) for p in points],
         hovertemplate=(
-            f"<b>{series.shown_name}</b><br>N = %{{x:,d}}<br>%{{y:{metric.digits}}}{unit}%{{hovertext}}"
-            "<extra></extra>"
+            f"<b>{series.shown_name}</b><br>{series.along.of('%{x:,d}')}<br>%{{y:{metric.digits}}}{unit}"
+            "%{hovertext}<extra></extra>"
         ),
     )
 
@@ -172,7 +179,7 @@ def failure_traces(
                 cliponaxis=False,
                 customdata=chosen.carried([f.key for f in s.failures]),
                 hovertext=[
-                    f"<b>{s.shown_name}</b><br>N = {units.count_text(f.seq_len)}<br>{_failure_text(f)}"
+                    f"<b>{s.shown_name}</b><br>{s.along.at(f.seq_len)}<br>{_failure_text(f)}"
                     for f in s.failures
                 ],
                 hovertemplate="%{hovertext}<extra></extra>",

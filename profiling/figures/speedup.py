@@ -11,6 +11,7 @@ from profiling.figures import theme
 from profiling.figures.series import (
     Metric,
     Series,
+    along_of,
     failure_room,
     failure_traces,
     seq_lens,
@@ -20,7 +21,6 @@ from profiling.figures.series import (
 
 SPEED_UP = Metric("Speed-up", "", "higher")
 PANEL_HEIGHT = 250
-TITLE = "Sequence length N (tokens)"
 TITLE_BELOW = 48  # pixels: on a phone the ticks above it stand upright
 
 
@@ -44,6 +44,8 @@ def figure(chart: SpeedupChart) -> go.Figure:
     rows = list(dict.fromkeys(panel.row for panel in chart.panels))
     columns = list(dict.fromkeys(panel.column for panel in chart.panels))
     by_place = {(panel.row, panel.column): panel for panel in chart.panels}
+    everything = [s for panel in chart.panels for s in panel.series]
+    title = along_of(everything).axis
     titles = [
         theme.safe(f"{row} · {column}") if (row, column) in by_place else ""
         for row in rows
@@ -55,12 +57,11 @@ def figure(chart: SpeedupChart) -> go.Figure:
         subplot_titles=titles or None,
         shared_yaxes=True,
         horizontal_spacing=0.03,
-        x_title=TITLE,  # once: three in a row would overlap on a phone
+        x_title=title,  # once: three in a row would overlap on a phone
         vertical_spacing=0.16 if len(rows) > 1 else 0.1,
     )
     fig.update_annotations(font={"size": 13})
-    fig.update_annotations(selector={"text": TITLE}, yshift=-TITLE_BELOW)
-    everything = [s for panel in chart.panels for s in panel.series]
+    fig.update_annotations(selector={"text": title}, yshift=-TITLE_BELOW)
     axis = theme.ratio_axis(values(everything), title="")
     room = max((failure_room(panel.series) for panel in chart.panels), default=0.0)
     axis["range"][1] += room * (axis["range"][1] - axis["range"][0])
@@ -78,7 +79,7 @@ def figure(chart: SpeedupChart) -> go.Figure:
             y0=10 ** axis["range"][0], y1=1.0, fillcolor=theme.LOSS, line_width=0, layer="below", **place
         )
         theme.level_line(fig, 1.0, "", **place)
-        fig.update_xaxes(theme.seq_len_axis(seq_lens(panel.series), title=False, most=most), **place)
+        fig.update_xaxes(theme.seq_len_axis(seq_lens(panel.series), title="", most=most), **place)
         fig.update_yaxes(axis, **place)
         if place["col"] == 1:
             fig.update_yaxes(title={"text": theme.safe(chart.ratio_label)}, **place)

@@ -15,6 +15,7 @@ from zlib import crc32
 import plotly.graph_objects as go
 
 from profiling import units
+from profiling.analysis.operations import SEQUENCE
 
 GREY = "#7F7F7F"
 LINE = "#8A8A8A"  # reference lines: visible on both backgrounds
@@ -47,6 +48,7 @@ STYLES: dict[str, Style] = {
     "sdpa_efficient": Style("#2A9DC4", "diamond-wide"),
     "sdpa_math": Style("#C44E52", "hourglass"),
     "flex": Style("#B0742A", "triangle-left"),
+    "online": Style("#00868B", "square-cross"),
 }
 # For `module:function` backends: the same name gets the same style in every run.
 _OTHERS: tuple[Style, ...] = (
@@ -104,13 +106,16 @@ def finish(fig: go.Figure, *, height: int, legend: Literal["above", "below"] = "
 
 
 def seq_len_axis(
-    seq_lens: Iterable[int], *, log: bool = True, title: bool = True, most: int = 14
+    seq_lens: Iterable[int], *, log: bool = True, title: str = SEQUENCE.axis, most: int = 14
 ) -> dict[str, Any]:
-    """The N axis: ticks at measured lengths, never between them, and at most about `most` of them."""
+    """The N axis: ticks at measured lengths, never between them, and at most about `most` of them.
+
+    `title` is that of what runs along it (`analysis.operations.Along`), or empty.
+    """
     ns = sorted({int(n) for n in seq_lens if n > 0})
     ticks = _thinned(ns, log=log, most=most)
     axis: dict[str, Any] = {
-        "title": {"text": "Sequence length N (tokens)" if title else ""},
+        "title": {"text": title},
         "tickvals": ticks,
         "ticktext": [units.count_text(n) for n in ticks],
         "automargin": True,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from profiling import units
+from profiling.analysis.operations import SEQUENCE, Along
 from profiling.figures import theme
 from profiling.figures.series import TRAFFIC, Point
 
@@ -39,7 +40,7 @@ class Counted(NamedTuple):
 class TrafficChart(NamedTuple):
     """`at` is the N the sentence above the chart speaks of, marked by a line.
 
-    With `per_head` all bytes are divided by batch·heads.
+    With `per_head` all bytes are divided by batch·heads. `along` is what N is.
     """
 
     models: tuple[Modelled, ...]
@@ -47,6 +48,7 @@ class TrafficChart(NamedTuple):
     at: int | None = None
     per_head: bool = False
     log: bool = True
+    along: Along = SEQUENCE
 
 
 class CacheChart(NamedTuple):
@@ -69,9 +71,9 @@ def figure(chart: TrafficChart) -> go.Figure:
     """Log-log the slope is the message (2 for the tile model, 1 for what must move anyway)."""
     fig = go.Figure()
     for model in chart.models:
-        fig.add_trace(_model_trace(model))
+        fig.add_trace(_model_trace(model, chart.along))
     for counted in chart.counters:
-        fig.add_trace(_counter_trace(counted))
+        fig.add_trace(_counter_trace(counted, chart.along))
     ns = [n for m in chart.models for n, _ in m.points] + [
         p.seq_len for c in chart.counters for p in c.points
     ]
@@ -82,7 +84,7 @@ def figure(chart: TrafficChart) -> go.Figure:
     if chart.at is not None:
         theme.seq_len_line(fig, chart.at, f"N = {units.count_text(chart.at)}", log=chart.log)
     title = f"Bytes read and written{' per head' if chart.per_head else ''}, lower is better"
-    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log))
+    fig.update_xaxes(theme.seq_len_axis(ns, log=chart.log, title=chart.along.axis))
     fig.update_yaxes(theme.bytes_axis(limits, title, log=chart.log, moved=True))
     return theme.finish(fig, height=540, legend="below")
 
@@ -121,7 +123,7 @@ def cache_figure(chart: CacheChart) -> go.Figure:
     return theme.finish(fig, height=380, legend="below")
 
 
-def _model_trace(model: Modelled) -> go.Scatter:
+def _model_trace(model: Modelled, along: Along) -> go.Scatter:
     colour, dash = theme.MODEL_STYLES[model.role]
     name = theme.safe(f"{model.label} (modelled)")
     return go.Scatter(
@@ -130,11 +132,13 @@ def _model_trace(model: Modelled) -> go.Scatter:
         name=name,
         mode="lines",
         line={"color": colour, "dash": dash, "width": 2.5},
-        hovertemplate=f"<b>{name}</b><br>N = %{{x:,d}}<br>%{{y:{TRAFFIC.digits}}} bytes<extra></extra>",
+        hovertemplate=(
+            f"<b>{name}</b><br>{along.of('%{x:,d}')}<br>%{{y:{TRAFFIC.digits}}} bytes<extra></extra>"
+        ),
     )
 
 
-def _counter_trace(counted: Counted) -> go.Scatter:
+def _counter_trace(counted: Counted, along: Along) -> go.Scatter:
     role = "naive" if counted.name.startswith("naive") else "dram" if counted.level == "DRAM" else "tile"
     name = theme.safe(f"{counted.label}, {counted.level} counters (measured)")
     return go.Scatter(
@@ -150,6 +154,7 @@ def _counter_trace(counted: Counted) -> go.Scatter:
         },
         hovertext=["".join(f"<br>{theme.safe(line)}" for line in p.details) for p in counted.points],
         hovertemplate=(
-            f"<b>{name}</b><br>N = %{{x:,d}}<br>%{{y:{TRAFFIC.digits}}} bytes%{{hovertext}}<extra></extra>"
+            f"<b>{name}</b><br>{along.of('%{x:,d}')}<br>%{{y:{TRAFFIC.digits}}} bytes%{{hovertext}}"
+            "<extra></extra>"
         ),
     )

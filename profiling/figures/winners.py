@@ -9,6 +9,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from profiling import units
+from profiling.analysis.operations import SEQUENCE, Along
 from profiling.analysis.winners import Win
 from profiling.figures import theme
 from profiling.figures.tiles import hatch
@@ -21,12 +22,13 @@ TICKS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class WinnersChart(NamedTuple):
-    """The cells; `rows` from bottom to top; titles of the axis down the map and of the colours."""
+    """The cells; `rows` from bottom to top; titles of the axis down the map and of the colours; what N is."""
 
     cells: tuple[Win, ...]
     rows: tuple[str, ...]
     row_title: str
     ratio_title: str
+    along: Along = SEQUENCE
 
 
 def cell_text(cell: Win) -> str:
@@ -51,7 +53,9 @@ def figure(chart: WinnersChart) -> go.Figure:
             x=[units.count_text(n) for n in columns],
             y=[theme.safe(row) for row in chart.rows],
             text=[["" if c is None else cell_text(c) for c in line] for line in grid],
-            customdata=[["" if c is None else theme.safe(_hover(c)) for c in line] for line in grid],
+            customdata=[
+                ["" if c is None else theme.safe(_hover(c, chart.along)) for c in line] for line in grid
+            ],
             texttemplate="%{text}",
             hovertemplate="%{customdata}<extra></extra>",
             hoverongaps=False,
@@ -73,13 +77,13 @@ def figure(chart: WinnersChart) -> go.Figure:
             if cell is not None and cell.ratio is None:
                 hatch(fig, j, i)
     _equal(fig, grid)
-    fig.update_xaxes(title={"text": "Sequence length N (tokens)"}, type="category")
+    fig.update_xaxes(title={"text": chart.along.axis}, type="category")
     fig.update_yaxes(title={"text": theme.safe(chart.row_title)}, type="category", automargin=True)
     return theme.finish(fig, height=160 + 52 * max(3, len(chart.rows)))
 
 
-def _hover(cell: Win) -> str:
-    head = f"{cell.row}, N = {units.count_text(cell.seq_len)}: "
+def _hover(cell: Win, along: Along) -> str:
+    head = f"{cell.row}, {along.at(cell.seq_len)}: "
     if cell.ratio is None:
         return head + cell.reason
     words = {1: "the candidate is ahead", -1: "the candidate is behind", 0: "neither can be said to be ahead"}

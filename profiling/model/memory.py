@@ -142,10 +142,14 @@ def _hopper_backward_bytes(case: Case) -> int | None:
 
 
 def largest_seq_len(case: Case, memory_bytes: int) -> int | None:
-    """The largest N = Nq = Nk whose inputs and peak fit a GPU's `memory_bytes`; None as in `peak_bytes`."""
+    """The largest N = Nq = Nk whose inputs and peak fit a GPU's `memory_bytes`; None as in `peak_bytes`.
+
+    Of an operation over rows it is the largest number of classes.
+    """
 
     def needed(n: int) -> int | None:
-        longer = case.model_copy(update={"seq_len_q": n, "seq_len_k": n})
+        queries = n if case.operation == ATTENTION else 1
+        longer = case.model_copy(update={"seq_len_q": queries, "seq_len_k": n})
         peak = peak_bytes(longer)
         return None if peak is None else peak + input_bytes(longer)
 

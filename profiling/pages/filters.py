@@ -14,7 +14,8 @@ import streamlit as st
 
 from profiling.analysis.axes import CANDIDATES as CANDIDATES
 from profiling.analysis.axes import usual_baseline, usual_candidate
-from profiling.case import DIRECTIONS, DTYPE_BYTES, LAYOUTS
+from profiling.analysis.operations import named
+from profiling.case import ATTENTION, DIRECTIONS, DTYPE_BYTES, LAYOUTS, OPERATIONS
 from profiling.pages import state
 
 CLOCK_HELP = (
@@ -28,22 +29,40 @@ Query = dict[str, str | list[str]]  # query parameters; several values of one ke
 
 
 class Axis(NamedTuple):
-    """A filter along one column. `order` lists values in the order to offer them; others follow, sorted."""
+    """A filter along one column. `order` lists values in the order to offer them; others follow, sorted.
+
+    `over_rows` is its label where the cases are of an operation over rows.
+    """
 
     key: str
     label: str
     column: str
     order: tuple[Any, ...] = ()
     hint: str = ""
+    over_rows: str = ""
 
 
 AXES: dict[str, Axis] = {
     axis.key: axis
     for axis in (
+        Axis(
+            "operation",
+            "Operation",
+            "operation_name",
+            tuple(named(each) for each in OPERATIONS),
+            "what softmax is a part of; over rows it runs along the classes of each",
+        ),
         Axis("dtype", "Dtype", "dtype", tuple(DTYPE_BYTES)),
         Axis("direction", "Direction", "direction", DIRECTIONS, "fwd: forward, bwd: backward alone"),
-        Axis("series", "Batch · heads", "series", (), "held fixed along N; KV is shown where heads share it"),
-        Axis("tokens", "Tokens · heads", "tokens", (), "of the batch: it falls as N grows"),
+        Axis(
+            "series",
+            "Batch · heads",
+            "series",
+            (),
+            "held fixed along N; KV is shown where heads share it",
+            "Rows",
+        ),
+        Axis("tokens", "Tokens · heads", "tokens", (), "of the batch: it falls as N grows", "Rows"),
         Axis("d", "Head dim d", "head_dim"),
         Axis("layout", "Layout", "layout", LAYOUTS, "varlen: packed sequences; paged: keys in pages"),
         Axis("window", "Window", "window", ("none",), "keys that a query sees before and after its place"),
@@ -51,13 +70,13 @@ AXES: dict[str, Axis] = {
         Axis("bias", "Bias", "has_bias", ("no", "yes"), "added to the scores, one value a pair and head"),
         Axis("sinks", "Sinks", "has_sinks", ("no", "yes"), "a logit a head that takes part and has no value"),
         Axis("alibi", "ALiBi", "has_alibi", ("no", "yes"), "scores fall with the distance of a key"),
-        Axis("other", "Other", "other", ("plain",), "what else sets these cases apart"),
+        Axis("other", "Other", "other", ("plain",), "what else sets these cases apart", "Classes kept"),
         Axis("mask", "Mask", "mask", ("none", "causal"), "causal is aligned bottom-right"),
     )
 }
 FEATURES: tuple[str, ...] = ("window", "softcap", "bias", "sinks", "alibi", "other")
 # The mask comes last: where the plain cases of a run are causal, they come before a bias without a mask.
-SLICE: tuple[str, ...] = ("dtype", "direction", "layout", "series", "d", *FEATURES, "mask")
+SLICE: tuple[str, ...] = ("operation", "dtype", "direction", "layout", "series", "d", *FEATURES, "mask")
 # The same with the tokens of a batch held fixed along N and not the batch.
 SLICE_AT_TOKENS: tuple[str, ...] = tuple("tokens" if key == "series" else key for key in SLICE)
 ALONG = {"batch": SLICE, "tokens": SLICE_AT_TOKENS}
@@ -210,10 +229,18 @@ def choose_slice(frame: pd.DataFrame, keys: Sequence[str] = SLICE) -> tuple[pd.D
         values = options(frame, axis)
         if not values:
             continue
-        choice = choose(key, axis.label, values, _usual(frame, axis, values), hint=axis.hint)
+        label, hint = axis.label, axis.hint
+        if axis.over_rows and is_over_rows(frame):
+            label, hint = axis.over_rows, ""
+        choice = choose(key, label, values, _usual(frame, axis, values), hint=hint)
         frame = frame[frame[axis.column] == choice.value]
         choices.append(choice)
     return frame, choices
+
+
+def is_over_rows(frame: pd.DataFrame) -> bool:
+    """Whether a table holds rows of operations over rows alone."""
+    return bool(len(frame)) and not (frame["operation"] == ATTENTION).any()
 
 
 def choose_along(frame: pd.DataFrame) -> Choice:

@@ -15,6 +15,8 @@ from profiling.case import InputError
 from profiling.figures import speedup as figures
 from profiling.pages import filters, point, state, widgets
 
+_FILTERS = ("operation", "dtype", "layout", *filters.FEATURES)
+
 
 def render() -> None:
     """Draw the page."""
@@ -24,7 +26,7 @@ def render() -> None:
     loaded = head.loaded
     if loaded is None:
         return
-    frame, choices = filters.choose_slice(untiled(loaded.frame), ("dtype", "layout", *filters.FEATURES))
+    frame, choices = filters.choose_slice(untiled(loaded.frame), _FILTERS)
     baseline = filters.choose_baseline(frame)
     candidate = filters.choose_candidate(frame, baseline.value)
     if candidate.value == baseline.value:
@@ -85,11 +87,14 @@ def _table(found: Overview, rows: list[OverviewRow], query: filters.Query, run_i
         st.info("No shape has both backends; choose others in the sidebar.")
         return
     st.table(model.linked(found, rows, query), hide_index=True, border="horizontal")
+    words = model.along_of(rows)
+    star = "Crossover N\\*" if words.before else "Crossover, in classes,"
     st.markdown(
-        ":blue-badge[measured] :small[Crossover N\\* with its 95 % interval where the verdict is clear, else "
+        f":blue-badge[measured] :small[{star} with its 95 % interval where the verdict is clear, else "
         "the verdict; each is a link to its evidence. "
-        f"{model.VERDICT_WORDS} Speed-up at N on the {found.clock} clock: {widgets.plain(found.baseline)} / "
-        f"{widgets.plain(found.candidate)}, higher is better.]"
+        f"{model.verdict_words(words)} Speed-up at {'N' if words.before else 'so many classes'} on the "
+        f"{found.clock} clock: {widgets.plain(found.baseline)} / {widgets.plain(found.candidate)}, higher is "
+        "better.]"
     )
     widgets.table(model.numbers(found, rows), name="overview", run_id=run_id)
 
@@ -101,8 +106,10 @@ def _chart(
     if not rows:
         return []
     names = list(dict.fromkeys(model.series_name(row.slice) for row in rows))
-    st.header("Speed-up against N")
-    series = filters.choose_in_page("series", "Batch · heads", names, names[0])
+    words = model.along_of(rows)
+    against, label = ("N", "Batch · heads") if words.before else (words.noun, "Rows")
+    st.header(f"Speed-up against {against}")
+    series = filters.choose_in_page("series", label, names, names[0])
     own = [row for row in rows if model.series_name(row.slice) == series.value]
     panels = model.panels(found, own, frame)
     label = f"{found.baseline} / {found.candidate}"
@@ -110,7 +117,7 @@ def _chart(
         figures.figure(figures.SpeedupChart(panels, label)),
         loaded,
         name="speedup",
-        alt=f"Speed-up of {found.candidate} over {found.baseline} against N, one panel per shape",
+        alt=f"Speed-up of {found.candidate} over {found.baseline} against {against}, one panel per shape",
         caption=(
             "Ratio of paired rounds with its 95 % interval; shaded: the candidate is slower. "
             "Crosses: a side did not run."

@@ -21,7 +21,9 @@ from profiling.review_table import headline, numbers, standings
 def render() -> None:
     """Draw the page."""
     head = widgets.open_run(
-        "Review", "Can we ship? What to use for which model, on which evidence, and who signed for it."
+        "Review",
+        "Can we ship? What to use for which model, on which evidence, and who signed for it.",
+        attention=True,
     )
     loaded = head.loaded
     if loaded is None:

@@ -77,7 +77,9 @@ class View(NamedTuple):
 
 def render() -> None:
     """Draw the page."""
-    head = widgets.open_run("Roofline", "What bounds each call, and how near is it to that limit?")
+    head = widgets.open_run(
+        "Roofline", "What bounds each call, and how near is it to that limit?", attention=True
+    )
     loaded = head.loaded
     if loaded is None:
         return

@@ -18,7 +18,9 @@ STAGES = (1, 2, 3, 4)
 
 def render() -> None:
     """Draw the page."""
-    head = widgets.open_run("Tiles", "Which tile Br × Bc is fastest, and what limits it?", tiled=True)
+    head = widgets.open_run(
+        "Tiles", "Which tile Br × Bc is fastest, and what limits it?", tiled=True, attention=True
+    )
     loaded = head.loaded
     if loaded is None:
         return

@@ -34,7 +34,7 @@ READING = (
 
 def render() -> None:
     """Draw the page."""
-    head = widgets.open_run("What-if", QUESTION)
+    head = widgets.open_run("What-if", QUESTION, attention=True)
     loaded = head.loaded
     if loaded is None:
         return

@@ -18,6 +18,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from profiling import export, store, units
+from profiling.analysis.operations import attention_rows, listed
 from profiling.case import CLOCKS, InputError
 from profiling.figures.series import status_word
 from profiling.pages import filters, pictures, state
@@ -35,6 +36,8 @@ input:focus-visible, [data-testid=stMain]:focus-visible {outline-offset: -2px}
 .js-plotly-plot:focus-within .modebar {opacity: 1 !important}
 </style>"""
 MARKDOWN_ROWS = 500
+# Pages that show operations over rows as they show attention.
+OF_ROWS = {name: name.capitalize() for name in ("overview", "crossover", "latency", "memory", "numerics")}
 _MARKS = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$:&^=@/])")
 
 
@@ -90,7 +93,9 @@ def share(place: DeltaGenerator, query: Mapping[str, str | list[str]]) -> None:
         st.code(view_url(query), language=None, wrap_lines=True)
 
 
-def open_run(title: str, question: str, *, required: bool = True, tiled: bool = False) -> Head:
+def open_run(
+    title: str, question: str, *, required: bool = True, tiled: bool = False, attention: bool = False
+) -> Head:
     """Draw the title and the run picker, and read the chosen run.
 
     Args:
@@ -98,13 +103,32 @@ def open_run(title: str, question: str, *, required: bool = True, tiled: bool = 
         question: that the page answers.
         required: whether the page is empty without a run; if not, nothing is said about a missing one.
         tiled: offer only runs that asked for tiles, and keep that choice apart from the other pages'.
+        attention: whether the page speaks of attention alone: rows of other operations are left out.
 
     Returns:
         The head; its run is None when there is none to show, and then the page has said what to do next.
     """
     link = heading(title, question)
     key = state.TILE_RUN_KEY if tiled else state.RUN_KEY
-    return Head(_open(key, required=required), st.empty(), link, key)
+    loaded = _open(key, required=required)
+    if attention and loaded is not None:
+        loaded = _of_attention(loaded, required=required)
+    return Head(loaded, st.empty(), link, key)
+
+
+def _of_attention(loaded: state.Loaded, *, required: bool) -> state.Loaded | None:
+    """The run without rows of other operations; None after saying that it has none of attention."""
+    frame = attention_rows(loaded.frame)
+    if len(frame) or not len(loaded.frame):
+        return loaded._replace(frame=frame)
+    found = listed(loaded.frame["operation"].unique())
+    st.info(
+        f"This run holds {found} alone, and this page speaks of attention: others show what was measured."
+    )
+    with st.container(horizontal=True):
+        for name, label in OF_ROWS.items():
+            st.page_link(page(name), label=label)
+    return None if required else loaded._replace(frame=frame)
 
 
 def _open(key: str, *, required: bool) -> state.Loaded | None:

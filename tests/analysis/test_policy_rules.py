@@ -20,6 +20,7 @@ BASE = {
     "kv_heads": 16,
     "seq_len_q": 64, "seq_len_k": 64, "head_dim": 64, "head_dim_v": 64, "layout": "dense", "causal": False,
     "window_left": None, "window_right": None, "softcap": None, "bias": False, "sinks": False, "alibi": False,
+    "operation": "attention",
     "tile_m": None, "tile_n": None, "clock": "device", "status": "ok", "latency_p50_ms": 1.0,
     "peak_mem_bytes": 100,
 }  # fmt: skip
