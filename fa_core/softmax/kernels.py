@@ -7,6 +7,10 @@ the columns that it meets, so that the loop exchanges nothing between lanes; the
 
 Maximum and logarithm of the sum stay apart, as in attention: their sum, the log-sum-exp, rounds away what
 a large maximum leaves of the other, and with it digits of every probability.
+
+Where a row's length is no multiple of what a lane loads at once, rows start anywhere, and a load of several
+classes would have to be made of single ones. SHIFTED tiles start at the last boundary before the row instead,
+as far to the left as the row is off it; only tiles that stick out of the row are masked, class by class.
 """
 
 import triton
@@ -53,6 +57,23 @@ def _finish(
     tl.store(LogSum + rows, log_sum, mask=inside)
 
 
+@triton.jit
+def row_start(rows, stride, VECTOR: tl.constexpr, SHIFTED: tl.constexpr):
+    """(where rows are read from, how many classes that lies before each): on a boundary if SHIFTED."""
+    at = rows.to(tl.int64) * stride
+    shift = tl.zeros(rows.shape, tl.int32)
+    if SHIFTED:
+        shift = (at % VECTOR).to(tl.int32)
+        at = tl.multiple_of(at - shift, VECTOR)
+    return at, shift
+
+
+@triton.jit
+def sticks_out(start, n_classes, TILE: tl.constexpr, VECTOR: tl.constexpr):
+    """Whether a shifted tile from `start` on may hold what is not the row's."""
+    return (start < VECTOR) | (start + TILE > n_classes)
+
+
 @triton.jit(do_not_specialize=["n_rows", "ignore_index"])
 def cross_entropy_kernel(
     Logits,  # (n_rows, n_classes), rows `stride` apart
@@ -67,22 +88,32 @@ def cross_entropy_kernel(
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     VECTOR: tl.constexpr,  # columns that a lane loads at once
+    SHIFTED: tl.constexpr,
 ):  # fmt: skip
     """Loss and statistics of ROWS rows, or (m, d) of a part of each."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = (rows < n_rows)[:, None, None]
-    row = Logits + (rows.to(tl.int64) * stride)[:, None, None]
+    at, shift = row_start(rows, stride, VECTOR, SHIFTED)
+    row = Logits + at[:, None, None]
     lanes = tl.arange(0, LANES)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
     begin = 0
-    end = n_classes
+    end = n_classes + (VECTOR - 1 if SHIFTED else 0)
     if Parts is not None:
         begin = tl.program_id(1) * part
-        end = tl.minimum(begin + part, n_classes)
+        end = tl.minimum(begin + part, end)
     m = tl.full([ROWS, LANES], float("-inf"), tl.float32)
     d = tl.zeros([ROWS, LANES], tl.float32)
     for start in range(begin, end, LANES * VECTOR):
-        columns = (start + lanes)[None, :, :]
-        x = tl.load(row + columns, mask=inside & (columns < n_classes), other=float("-inf")).to(tl.float32)
+        places = (start + lanes)[None, :, :]
+        if SHIFTED:
+            if sticks_out(start, n_classes, LANES * VECTOR, VECTOR):
+                columns = places - shift[:, None, None]
+                there = inside & (columns >= 0) & (columns < n_classes)
+                x = tl.load(row + places, mask=there, other=float("-inf")).to(tl.float32)
+            else:
+                x = tl.load(row + places, mask=inside, other=float("-inf")).to(tl.float32)
+        else:
+            x = tl.load(row + places, mask=inside & (places < n_classes), other=float("-inf")).to(tl.float32)
         new = tl.maximum(m, tl.max(x, 2))
         anchor = _anchor(new)
         d = d * tl.math.exp2((m - anchor) * LOG2E)
@@ -113,6 +144,16 @@ def cross_entropy_join_kernel(
     _finish(m, d, rows, Logits, Target, Loss, RowMax, LogSum, stride, n_rows, n_classes, ignore_index)
 
 
+@triton.jit
+def _write_gradient(logits, dlogits, columns, rows_there, there, target, m, log_sum, dloss, sent):
+    """Of one tile; `rows_there` (rows, 1) are those with a gradient, `there` what is the rows'."""
+    x = tl.load(logits, mask=there & rows_there, other=float("-inf")).to(tl.float32)
+    p = tl.math.exp2((x - m[:, None]) * LOG2E - (log_sum * LOG2E)[:, None])
+    dx = tl.where(rows_there, sent[:, None] * p, 0.0)
+    dx = tl.where(columns == target[:, None], dx - dloss[:, None], dx)
+    tl.store(dlogits, dx.to(dlogits.dtype.element_ty), mask=there)
+
+
 @triton.jit(do_not_specialize=["n_rows", "ignore_index"])
 def cross_entropy_backward_kernel(
     Logits,
@@ -126,14 +167,17 @@ def cross_entropy_backward_kernel(
     ignore_index,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SHIFTED: tl.constexpr,  # then both strides are as far from a boundary
 ):  # fmt: skip
     """dLogits = (dLoss + dLogSum) p - dLoss [column is the target], a tile of it.
 
     Rows without a gradient (ignored, most of all) are written without being read.
     """
-    chunks = tl.cdiv(n_classes, COLUMNS)
+    chunks = tl.cdiv(n_classes + (VECTOR - 1 if SHIFTED else 0), COLUMNS)
     rows = (tl.program_id(0) // chunks) * ROWS + tl.arange(0, ROWS)
-    columns = (tl.program_id(0) % chunks) * COLUMNS + tl.arange(0, COLUMNS)
+    start = (tl.program_id(0) % chunks) * COLUMNS
+    places = (start + tl.arange(0, COLUMNS))[None, :]
     inside = rows < n_rows
     target, ignored, a_class = _load_target(Target, rows, n_rows, n_classes, ignore_index)
     m = tl.load(RowMax + rows, mask=inside, other=0.0)
@@ -146,11 +190,19 @@ def cross_entropy_backward_kernel(
     if dLogSum is not None:
         sent += tl.load(dLogSum + rows * stride_sum, mask=inside, other=0.0)
     has_gradient = (sent != 0.0)[:, None]
-    there = inside[:, None] & (columns < n_classes)[None, :]
-    at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
-    x = tl.load(Logits + at, mask=there & has_gradient, other=float("-inf")).to(tl.float32)
-    p = tl.math.exp2((x - m[:, None]) * LOG2E - (log_sum * LOG2E)[:, None])
-    dx = tl.where(has_gradient, sent[:, None] * p, 0.0)
-    dx = tl.where(columns[None, :] == target[:, None], dx - dloss[:, None], dx)
-    out = dLogits + rows.to(tl.int64)[:, None] * stride_out + columns[None, :]
-    tl.store(out, dx.to(dLogits.dtype.element_ty), mask=there)
+    at, shift = row_start(rows, stride, VECTOR, SHIFTED)
+    at_out, _ = row_start(rows, stride_out, VECTOR, SHIFTED)
+    logits = Logits + at[:, None] + places
+    dlogits = dLogits + at_out[:, None] + places
+    there = inside[:, None]
+    if SHIFTED:
+        columns = places - shift[:, None]
+        if sticks_out(start, n_classes, COLUMNS, VECTOR):
+            part = there & (columns >= 0) & (columns < n_classes)
+            _write_gradient(logits, dlogits, columns, has_gradient, part, target, m, log_sum, dloss, sent)
+        else:
+            whole = there & (places >= 0)
+            _write_gradient(logits, dlogits, columns, has_gradient, whole, target, m, log_sum, dloss, sent)
+    else:
+        part = there & (places < n_classes)
+        _write_gradient(logits, dlogits, places, has_gradient, part, target, m, log_sum, dloss, sent)

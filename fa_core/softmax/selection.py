@@ -203,7 +203,7 @@ def top_k_selection_kernel(
     columns = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     there = columns < n_classes
     x = tl.load(Logits + row * stride + columns, mask=there, other=float("-inf"))
-    keys = tl.reshape(_key_of(_order_of(x), columns, there, False), [1, SLOTS * GROUP], can_reorder=True)
+    keys = tl.reshape(_key_of(_order_of(x), columns, there, False), [1, SLOTS * GROUP])
     found = _greatest(keys, None, K, SLOTS)
     best, column, m, d = _chosen(found, Logits.dtype.element_ty, K, SLOTS, False)
     if RowMax is not None:

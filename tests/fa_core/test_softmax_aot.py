@@ -1,7 +1,7 @@
 """The softmax kernels compile for A100, H200 and B200 on any Linux machine, fit, spill nothing, load wide.
 
 `pytest tests/fa_core/test_softmax_aot.py -s` prints what each takes. The launches are those that
-`fa_core.softmax.op` makes, on tensors without storage, in a child process without Triton's interpreter.
+`fa_core.softmax.launches` makes, on tensors without storage, in a child process without Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def launches(point: Point) -> list:
     import torch
 
     from fa_core.kernels import tuning
-    from fa_core.softmax import op
+    from fa_core.softmax import launches as made
 
     tuning.elsewhere = tuning.Gpu(
         aot.SHARED_LIMITS[point.arch], (point.arch // 10, point.arch % 10), processors=132
@@ -87,14 +87,14 @@ def launches(point: Point) -> list:
     if point.operator == "cross_entropy":
         target = torch.empty(point.rows, dtype=torch.int64, device="meta")
         loss, row_max, log_sum = (torch.empty(point.rows, device="meta") for _ in range(3))
-        backward = op.backward_launch(logits, target, (row_max, log_sum), (loss, log_sum), dlogits, -100)
-        return [*op.forward_launches(logits, target, (loss, row_max, log_sum), -100), backward]
+        backward = made.backward_launch(logits, target, (row_max, log_sum), (loss, log_sum), dlogits, -100)
+        return [*made.forward_launches(logits, target, (loss, row_max, log_sum), -100), backward]
     chosen = (point.rows, point.k)
     weights = torch.empty(chosen, dtype=logits.dtype, device="meta")
     indices = torch.empty(chosen, dtype=torch.int64, device="meta")
     statistics = torch.empty(0 if point.renormalize else (2, point.rows), device="meta")
-    backward = op.top_k_backward_launch(logits, indices, statistics, weights, dlogits)
-    return [*op.top_k_launches(logits, weights, indices, statistics), backward]
+    backward = made.top_k_backward_launch(logits, indices, statistics, weights, dlogits)
+    return [*made.top_k_launches(logits, weights, indices, statistics), backward]
 
 
 def take(point: Point) -> list[Taken]:
@@ -140,11 +140,12 @@ def problems(row: Taken) -> list[str]:
         out.append(f"{row.kernel} {row.point} keeps {row.stack_bytes} bytes on the stack")
     if row.registers < LEAST_REGISTERS:
         out.append(f"{row.kernel} {row.point} takes {row.registers} registers: it has been compiled away")
-    divides = row.point.classes % 16 == 0
+    # Rows of a cross-entropy are shifted to where they can be read so; those of a top-k are not.
+    wide = row.point.classes % 16 == 0 or row.point.operator == "cross_entropy"
     reads = row.kernel in ("cross_entropy_kernel", "cross_entropy_backward_kernel", "top_k_groups_kernel")
-    if divides and reads and not row.wide_loads:
+    if wide and reads and not row.wide_loads:
         out.append(f"{row.kernel} {row.point} loads logits piece by piece")
-    if divides and row.kernel.endswith("backward_kernel") and not row.wide_stores:
+    if wide and row.kernel.endswith("backward_kernel") and not row.wide_stores:
         out.append(f"{row.kernel} {row.point} stores its gradient piece by piece")
     return out
 
