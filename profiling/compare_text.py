@@ -11,7 +11,9 @@ import pandas as pd
 
 from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row, Side
 from profiling.analysis.differences import Difference
+from profiling.analysis.operations import named
 from profiling.analysis.regressions import Group, Summary
+from profiling.case import ATTENTION
 from profiling.export import to_markdown
 from profiling.terminal import table
 from profiling.units import UNKNOWN, bytes_text, count_text, number_text, percent_text, ratio_text, time_text
@@ -85,9 +87,7 @@ def _parts(
     rows = [(metric, *map(count_text, counts.values())) for metric, counts in summary.n_by_verdict.items()]
     parts.append(render(("metric", *VERDICTS), rows))
     parts.append(_rule(comparison))
-    parts.append(
-        render(("backend", "pass", "of", *VERDICTS, "mean ratio", "over"), list(map(_group, summary.groups)))
-    )
+    parts.append(_groups(summary, render))
     header = ("case", "of", "A", "B", "ratio", "interval", "verdict", "why")
     slower, faster = ([row for row in comparison.rows if row.verdict == verdict] for verdict in _CHANGED)
     chosen = [
@@ -152,6 +152,16 @@ def _values(values: Sequence[str]) -> str:
 
 def _is_hash(text: str) -> bool:
     return len(text) > _SHORT and all(letter in "0123456789abcdef" for letter in text)
+
+
+def _groups(summary: Summary, render: Render) -> str:
+    """The counts of each group, with its operation where not all are attention."""
+    header = ("backend", "pass", "of", *VERDICTS, "mean ratio", "over")
+    rows = list(map(_group, summary.groups))
+    if any(group.operation != ATTENTION for group in summary.groups):
+        header = ("operation", *header)
+        rows = [(named(group.operation), *row) for group, row in zip(summary.groups, rows, strict=True)]
+    return render(header, rows)
 
 
 def _group(group: Group) -> tuple[str, ...]:

@@ -48,6 +48,12 @@ LAWS: dict[str, Law] = {
     "sdpa_flash": Law(launch_ms=0.030, pair_ms=0.5e-9, token_bytes=132.0, skips_masked=True),
     "tiled": Law(launch_ms=0.400, pair_ms=6.0e-9, token_bytes=140.0, skips_masked=True),
 }
+# Of operations over rows: `pair_ms` is of 64 logits. Both are as fast at 13 333 times 64 of them.
+ROW_LAWS: dict[str, Law] = {
+    "naive": Law(launch_ms=0.020, pair_ms=2.0e-6, pair_bytes=4.0),
+    "naive_compiled": Law(launch_ms=0.025, pair_ms=1.0e-6, pair_bytes=2.0),
+    "online": Law(launch_ms=0.040, pair_ms=0.5e-6, token_bytes=512.0),
+}
 WORK = {"fwd": 1.0, "bwd": 2.5, "fwd_bwd": 3.5}  # of the pairs, relative to the forward
 LAUNCH = {"wall": 3.0, "pipelined": 1.5, "device": 1.0, "graph": 0.5, "graph_hot": 0.5}
 
@@ -182,6 +188,23 @@ def synthetic_case(name: str, seq_len: int, **fields: object) -> Case:
     shape["head_dim_v"] = fields.get("head_dim", 64)
     shape |= {"backend": backend, "variant": variant, "seq_len_q": seq_len, "seq_len_k": seq_len}
     return Case.model_validate(shape | fields)
+
+
+def synthetic_row_case(
+    name: str,
+    classes: int,
+    *,
+    rows: int = 4096,
+    top_k: int | None = None,
+    direction: str = "fwd",
+    dtype: str = "bf16",
+) -> Case:
+    """A cross-entropy over `rows` rows, or where `top_k` is given a softmax that keeps so many classes."""
+    operation = "cross_entropy" if top_k is None else "softmax_top_k"
+    backend, variant = split_backend(name, operation)
+    shape = {"batch": rows, "seq_len_q": 1, "seq_len_k": classes, "head_dim": 1, "head_dim_v": top_k or 1}
+    own = {"operation": operation, "backend": backend, "variant": variant}
+    return Case.model_validate(own | shape | {"direction": direction, "dtype": dtype})
 
 
 def synthetic_run(

@@ -14,11 +14,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from profiling.case import Case
+from profiling.case import ATTENTION, Case
 from profiling.records import Measurement, TensorError
 
 # In the order in which they are shown; `worst` is of imports, which know no single tensor.
-TENSORS: tuple[str, ...] = ("out", "lse", "dq", "dk", "dv", "dbias", "dsinks", "worst")
+TENSORS: tuple[str, ...] = (
+    *("out", "lse", "picked", "dq", "dk", "dv", "dbias", "dsinks", "dlogits"),
+    "worst",
+)
 
 
 _Group = tuple[str, str, str, str]  # backend, dtype, direction, tensor
@@ -49,7 +52,7 @@ class ErrorPoint(NamedTuple):
 
 
 class ErrorSummary(NamedTuple):
-    """All cases of a backend, dtype, direction and tensor.
+    """All cases of an operation, backend, dtype, direction and tensor.
 
     Attributes:
         backend: with its variant.
@@ -65,6 +68,7 @@ class ErrorSummary(NamedTuple):
         beyond: how many cases are not within what is allowed, or not finite.
         seq_len: N (of the keys), where the summary is of one N.
         head_dim: d, where it is of one d.
+        operation: of the cases.
     """
 
     backend: str
@@ -80,6 +84,7 @@ class ErrorSummary(NamedTuple):
     beyond: int
     seq_len: int | None = None
     head_dim: int | None = None
+    operation: str = ATTENTION
 
 
 def ratio_to_eager(error: TensorError) -> float | None:
@@ -122,19 +127,22 @@ def error_points(measurements: Iterable[Measurement]) -> list[ErrorPoint]:
 
 
 def summaries(points: Sequence[ErrorPoint], by: Collection[str] = ()) -> list[ErrorSummary]:
-    """A summary for each backend, dtype, direction and tensor, in order of first appearance.
+    """A summary for each operation, backend, dtype, direction and tensor, in order of first appearance.
 
     Args:
         points: of one run.
         by: `seq_len`, `head_dim` or both: a summary for each of these, too.
     """
-    groups: dict[tuple[_Group, int | None, int | None], list[ErrorPoint]] = {}
+    groups: dict[tuple[str, _Group, int | None, int | None], list[ErrorPoint]] = {}
     for point in points:
         case = point.case
         group = (point.backend, case.dtype, case.direction, point.tensor)
         n, d = case.seq_len_k if "seq_len" in by else None, case.head_dim if "head_dim" in by else None
-        groups.setdefault((group, n, d), []).append(point)
-    return [_summary(group, own)._replace(seq_len=n, head_dim=d) for (group, n, d), own in groups.items()]
+        groups.setdefault((case.operation, group, n, d), []).append(point)
+    return [
+        _summary(group, own)._replace(seq_len=n, head_dim=d, operation=operation)
+        for (operation, group, n, d), own in groups.items()
+    ]
 
 
 def _summary(key: _Group, points: list[ErrorPoint]) -> ErrorSummary:

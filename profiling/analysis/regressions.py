@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from profiling.analysis.compare import VERDICTS, Comparison, Row
-from profiling.case import InputError
+from profiling.case import ATTENTION, InputError
 
 WORST = 10
 
@@ -18,7 +18,7 @@ _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
 class Group(NamedTuple):
-    """One backend's rows in one direction on one clock.
+    """One backend's rows of one operation in one direction on one clock.
 
     Attributes:
         metric: `latency`, `memory` or `energy`.
@@ -29,6 +29,7 @@ class Group(NamedTuple):
         ratio: geometric mean of B / A over the rows that ran on both sides, once each, and whose latency is
             not within what the clock itself takes; None if there is none.
         n_ratio: how many rows that is.
+        operation: one of `case.OPERATIONS`.
     """
 
     metric: str
@@ -38,6 +39,7 @@ class Group(NamedTuple):
     n_by_verdict: dict[str, int]
     ratio: float | None
     n_ratio: int
+    operation: str = ATTENTION
 
 
 class Summary(NamedTuple):
@@ -75,15 +77,16 @@ class Limit(NamedTuple):
 def summary(comparison: Comparison) -> Summary:
     """Counts, groups, the worst regressions and what no longer runs."""
     by_metric: dict[str, list[Row]] = {}
-    by_group: dict[tuple[str, str, str, str], list[Row]] = {}
+    by_group: dict[tuple[tuple[str, str, str, str], str], list[Row]] = {}
     for row in comparison.rows:
         name = f"{row.case.backend}/{row.case.variant}" if row.case.variant else row.case.backend
         by_metric.setdefault(row.metric, []).append(row)
-        by_group.setdefault((row.metric, name, row.case.direction, row.clock), []).append(row)
+        names = (row.metric, name, row.case.direction, row.clock)
+        by_group.setdefault((names, row.case.operation), []).append(row)
     slower = [row for row in comparison.rows if row.verdict == "slower"]
     return Summary(
         n_by_verdict={metric: _counts(rows) for metric, rows in by_metric.items()},
-        groups=tuple(_group(names, rows) for names, rows in by_group.items()),
+        groups=tuple(_group(*key, rows) for key, rows in by_group.items()),
         worst=tuple(sorted(slower, key=_ratio, reverse=True)[:WORST]),
         lost=tuple(row for row in comparison.rows if row.is_lost),
     )
@@ -147,10 +150,10 @@ def _counts(rows: Iterable[Row]) -> dict[str, int]:
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
-def _group(names: tuple[str, str, str, str], rows: Sequence[Row]) -> Group:
+def _group(names: tuple[str, str, str, str], operation: str, rows: Sequence[Row]) -> Group:
     logs = [math.log(row.ratio) for row in rows if row.ratio is not None and not row.is_limited]
     mean = math.exp(math.fsum(logs) / len(logs)) if logs else None
-    return Group(*names, _counts(rows), mean, len(logs))
+    return Group(*names, _counts(rows), mean, len(logs), operation)
 
 
 def _ratio(row: Row) -> float:

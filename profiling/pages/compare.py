@@ -11,8 +11,9 @@ import streamlit as st
 from profiling import store, units
 from profiling.analysis import compare as engine
 from profiling.analysis.compare import MARGIN, METRICS, THRESHOLD, VERDICTS, Comparison
+from profiling.analysis.operations import named
 from profiling.analysis.regressions import compares_nothing, summary
-from profiling.case import CLOCKS, DIRECTIONS, InputError
+from profiling.case import ATTENTION, CLOCKS, DIRECTIONS, OPERATIONS, InputError
 from profiling.figures import ratios as figures
 from profiling.pages import compare_model as model
 from profiling.pages import compare_sides as sides
@@ -235,12 +236,16 @@ def _filters(comparison: Comparison) -> list[filters.Choice]:
     """What to leave out, in the sidebar."""
     rows = comparison.rows
     found = {row.case.direction for row in rows}
+    present = {row.case.operation for row in rows}
+    operations = [named(each) for each in OPERATIONS if each in present]
+    dims = sorted({row.case.head_dim for row in rows if row.case.operation == ATTENTION})
     names = list(dict.fromkeys(model.name_of(row) for row in rows))
     return [
         filters.choose_any("verdicts", "Verdict", VERDICTS),
         filters.choose_any("sides_backends", "Backend", names),
         filters.choose_any("passes", "Direction", [each for each in DIRECTIONS if each in found]),
-        filters.choose_any("dims", "Head dim d", sorted({row.case.head_dim for row in rows})),
+        filters.choose_any("operations", "Operation", operations),
+        filters.choose_any("dims", "Head dim d", dims),
     ]
 
 
@@ -253,6 +258,7 @@ def _shown(comparison: Comparison, asked: Mapping[str, Any]) -> Comparison:
         directions=asked.get("passes", ()),
         head_dims=asked.get("dims", ()),
         verdicts=asked.get("verdicts", ()),
+        operations=asked.get("operations", ()),
     )
 
 

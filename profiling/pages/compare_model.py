@@ -13,7 +13,9 @@ from profiling import units
 from profiling.analysis.axes import NO_NAME
 from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row
 from profiling.analysis.compare import Side as Cell
+from profiling.analysis.operations import named
 from profiling.analysis.regressions import Summary
+from profiling.case import ATTENTION
 from profiling.figures.ratios import Ratio, thinned
 from profiling.pages import widgets
 
@@ -49,8 +51,12 @@ def chosen(
     directions: Sequence[str] = (),
     head_dims: Sequence[int] = (),
     verdicts: Sequence[str] = (),
+    operations: Sequence[str] = (),
 ) -> Comparison:
-    """The rows of one metric (of latency, on one clock) that pass every filter; an empty one passes all."""
+    """The rows of one metric (of latency, on one clock) that pass every filter; an empty one passes all.
+
+    `operations` are as people call them; a head dim is attention's.
+    """
     rows = tuple(
         row
         for row in comparison.rows
@@ -58,7 +64,8 @@ def chosen(
         and (metric != "latency" or row.clock == clock)
         and (not backends or name_of(row) in backends)
         and (not directions or row.case.direction in directions)
-        and (not head_dims or row.case.head_dim in head_dims)
+        and (not operations or named(row.case.operation) in operations)
+        and (not head_dims or (row.case.operation == ATTENTION and row.case.head_dim in head_dims))
         and (not verdicts or row.verdict in verdicts)
     )
     return comparison._replace(rows=rows)
@@ -208,10 +215,15 @@ def rows_table(comparison: Comparison) -> pd.DataFrame:
 
 
 def groups_table(told: Summary) -> pd.DataFrame:
-    """Counts by backend, direction and clock. A mean only where no case is missing on a side."""
+    """Counts by backend, direction and clock. A mean only where no case is missing on a side.
+
+    The operation stands before them where not all are attention.
+    """
+    several = any(group.operation != ATTENTION for group in told.groups)
     return pd.DataFrame(
         [
             {
+                **({"operation": named(group.operation)} if several else {}),
                 "backend": group.backend,
                 "direction": group.direction,
                 **{verdict: group.n_by_verdict[verdict] for verdict in VERDICTS},

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiling import units
 from profiling.analysis.curves import untiled
-from profiling.case import KEY_FIELDS, Case
+from profiling.case import ATTENTION, KEY_FIELDS, Case
 from profiling.devices import Device
 from profiling.model.traffic import traffic
 from profiling.pages import state, widgets
@@ -115,6 +115,37 @@ def of_run(frame: pd.DataFrame) -> list[Call]:
             )
         )
     return out
+
+
+def rows_counted(frame: pd.DataFrame) -> pd.DataFrame:
+    """The counted calls of operations over rows, a row each, beside what must move in any case.
+
+    Of these there is one model: each tensor once for a fused kernel, kernel by kernel for eager PyTorch.
+    """
+    known = frame["dram_read_bytes"].notna() & frame["dram_write_bytes"].notna()
+    rows = frame[known & (frame["operation"] != ATTENTION) & (frame["status"] == "ok")]
+    out = []
+    for row in state.records(rows.drop_duplicates(subset=list(KEY_FIELDS))):
+        moved = int(row.dram_read_bytes + row.dram_write_bytes)
+        naive = str(row.backend) == "naive"
+        model = _known(row.est_naive_bytes if naive else row.est_compulsory_bytes)
+        out.append(
+            {
+                "operation": str(row.operation_name),
+                "backend": str(row.name),
+                "direction": str(row.direction),
+                "dtype": str(row.dtype),
+                "rows": int(row.batch),
+                "classes": int(row.seq_len),
+                "classes_kept": int(row.head_dim_v) if row.operation == "softmax_top_k" else None,
+                "dram_bytes": moved,
+                "est_bytes": model,
+                "dram_over_model": moved / model if model else None,
+                "l2_bytes": _known(row.l2_bytes),
+            }
+        )
+    whole = dict.fromkeys(("classes_kept", "est_bytes", "l2_bytes"), "Int64")
+    return pd.DataFrame(out).astype(whole) if out else pd.DataFrame()
 
 
 def _known(value: object) -> int | None:

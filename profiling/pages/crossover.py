@@ -13,6 +13,8 @@ from profiling import lines, units
 from profiling.analysis import explain
 from profiling.analysis.crossover import Crossover, crossovers
 from profiling.analysis.curves import untiled
+from profiling.analysis.operations import along
+from profiling.case import ATTENTION
 from profiling.figures import crossover as figures
 from profiling.figures import reasons
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
@@ -43,8 +45,8 @@ def render() -> None:
     with st.container(horizontal=True):
         metric = filters.choose_in_page("metric", "Metric", METRICS, "latency")
         clock = filters.choose_clock(frame) if metric.value == "latency" else None
-        view = filters.choose_in_page("view", "View", VIEWS, VIEWS[0], hint="map: who wins at each N and d")
-        down = crossover_map.choose_rows() if view.value == "map" else None
+        view = filters.choose_in_page("view", "View", VIEWS, VIEWS[0], hint="map: who wins along two axes")
+        down = crossover_map.choose_rows(frame) if view.value == "map" else None
         log = filters.choose_log() if down is None else None
     shown = [choice for choice in (clock, view, down, log) if choice is not None]
     choices = [*choices, baseline, candidate, metric, *shown]
@@ -107,7 +109,7 @@ def _rows(frame: pd.DataFrame, each: Crossover, clock: str | None) -> pd.DataFra
 def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool) -> filters.Choice:
     """The answer first, then the evidence, then the numbers."""
     _answer(each)
-    memory = each.metric == "memory"
+    memory, words = each.metric == "memory", along([each.slice.operation])
     ratio = Series(
         each.candidate,
         tuple(
@@ -119,6 +121,7 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool
             if p.ratio is not None
         ),
         label=f"{each.baseline} / {each.candidate}",
+        along=words,
     )
     chart = figures.CrossoverChart(
         metric=PEAK_MEMORY if memory else LATENCY,
@@ -133,13 +136,15 @@ def _one(each: Crossover, rows: pd.DataFrame, loaded: state.Loaded, *, log: bool
     spread = (
         "" if memory else "Above: median, whiskers p20 to p80. Below: ratio of paired rounds, 95 % interval. "
     )
+    measured, star = ("N", "N\\*") if words.before else ("numbers of classes", "the crossover")
     picked = point.chart(
         figures.figure(chart),
         loaded,
         name="crossover",
-        alt=f"{each.metric} of {each.baseline} and {each.candidate} against sequence length, and their ratio",
+        alt=f"{each.metric} of {each.baseline} and {each.candidate} against {words.noun}, and their ratio",
         caption=(
-            f"{spread}Shaded: between the measured N that enclose a crossing, and the interval of N\\*. "
+            f"{spread}Shaded: between the measured {measured} that enclose a crossing, and the interval of "
+            f"{star}. "
             f"{widgets.failures_text(rows)}"
         ),
         measured=True,
@@ -169,7 +174,7 @@ def _fits(stamp: state.Stamp, names: tuple[str, ...], direction: str, dtype: str
 
 def _reasons(each: Crossover, loaded: state.Loaded) -> None:
     """What both sides' time consists of at N*, or at both ends, by the model fitted to this run."""
-    if each.metric != "latency":
+    if each.metric != "latency" or each.slice.operation != ATTENTION:
         return
     here = each.slice
     fits = _fits(loaded.stamp, (each.baseline, each.candidate), here.direction, here.dtype, each.clock)
@@ -202,15 +207,18 @@ def _reasons(each: Crossover, loaded: state.Loaded) -> None:
 
 
 AHEAD = {"above": "Ahead from N*", "below": "Ahead up to N*", "": "Crossover N*"}
+AHEAD_OF_ROWS = {"above": "Ahead from (classes)", "below": "Ahead up to (classes)", "": "Crossover (classes)"}
 SIGNS = {1: "candidate ahead", -1: "candidate behind", 0: "neither can be said to be ahead"}
 
 
 def _answer(each: Crossover) -> None:
     """Verdict, N*, interval and agreement, then why, and what to measure next."""
     columns = st.columns(4)
-    columns[0].metric("Verdict", each.verdict, help=MEANING.get(each.verdict))
-    how = "where a smooth curve through the log-ratios, over log2 N, crosses 1×"
-    columns[1].metric(AHEAD[each.ahead], whole(each.crossings), help=how)
+    words = along([each.slice.operation])
+    meaning = MEANING.get(each.verdict, "").replace("every N", f"every {words.each}")
+    columns[0].metric("Verdict", each.verdict, help=meaning)
+    how = f"where a smooth curve through the log-ratios, over log2 of {words.column}, crosses 1×"
+    columns[1].metric((AHEAD if words.before else AHEAD_OF_ROWS)[each.ahead], whole(each.crossings), help=how)
     holds = "the spread between processes, and how far the curve may be off between the points"
     columns[2].metric("95 % interval", whole(each.interval or (), " to "), help=holds)
     share = units.percent_text(each.share)
@@ -221,7 +229,7 @@ def _answer(each: Crossover) -> None:
 
 
 def whole(lengths: Sequence[float], between: str = ", ") -> str:
-    """Lengths in whole tokens; `–` for none."""
+    """Lengths in whole tokens, or numbers of classes; `–` for none."""
     return between.join(units.count_text(round(n)) for n in lengths) or units.UNKNOWN
 
 

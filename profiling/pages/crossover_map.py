@@ -9,18 +9,21 @@ import streamlit as st
 
 from profiling.analysis.crossover import Crossover
 from profiling.analysis.curves import untiled
+from profiling.analysis.operations import CLASSES, SEQUENCE
 from profiling.analysis.winners import Win, wins
 from profiling.figures import winners as figures
 from profiling.pages import filters, state, widgets
 
 AXES = {"head dim": "d", "batch · heads": "series"}  # what may go down the map, of `filters.AXES`
+AXES_OF_ROWS = {"rows": "series", "classes kept": "other"}
 WORDS = {1: "ahead", -1: "behind", 0: "neither"}
 Find = Callable[[state.Stamp, list[filters.Choice]], list[Crossover]]
 
 
-def choose_rows() -> filters.Choice:
-    """Which axis goes down the map, in the page."""
-    return filters.choose_in_page("down", "Down the map", tuple(AXES), next(iter(AXES)))
+def choose_rows(frame: pd.DataFrame) -> filters.Choice:
+    """Which axis goes down the map of these rows, in the page."""
+    axes = AXES_OF_ROWS if filters.is_over_rows(frame) else AXES
+    return filters.choose_in_page("down", "Down the map", tuple(axes), next(iter(axes)))
 
 
 def cells(
@@ -47,18 +50,21 @@ def cells(
 
 def render(loaded: state.Loaded, choices: Sequence[filters.Choice], rows: str, find: Find) -> None:
     """Draw the map and its table; `rows` is what `choose_rows` gave."""
-    down = AXES[rows]
+    down = (AXES | AXES_OF_ROWS)[rows]
     chosen = filters.values_of(choices)
     found, names = cells(loaded, choices, down, find)
     if not found:
         st.info("Nothing to compare here: both backends need rows on this slice.")
         return
     ratio = f"{chosen['baseline']} / {chosen['candidate']}"
-    chart = figures.WinnersChart(found, names, filters.AXES[down].label, ratio)
+    over_rows = rows in AXES_OF_ROWS
+    label = filters.AXES[down].over_rows if over_rows else filters.AXES[down].label
+    words = CLASSES if over_rows else SEQUENCE
+    chart = figures.WinnersChart(found, names, label, ratio, words)
     widgets.chart(
         figures.figure(chart),
         name="crossover-map",
-        alt=f"{ratio} by sequence length and {filters.AXES[down].label}",
+        alt=f"{ratio} by {words.noun} and {label}",
         caption="Ratio in each cell, blue where the candidate is ahead; ≈: the samples do not say who is. "
         "The thick line runs where the lead changes. Hatched: a side did not run, or a latency is hardly "
         "more than an empty kernel's.",

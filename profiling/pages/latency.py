@@ -8,13 +8,18 @@ import streamlit as st
 from profiling import lines, units
 from profiling.analysis.curves import untiled
 from profiling.figures import latency as figures
-from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_TOKEN, Metric
+from profiling.figures.series import LATENCY, TFLOPS, TIME_PER_ROW, TIME_PER_TOKEN, Metric, along_of
 from profiling.pages import filters, point, published, state, widgets
 
 SHOW: dict[str, tuple[Metric, lines.Reading]] = {
     "latency": (LATENCY, lines.LATENCY),
     "TFLOP/s": (TFLOPS, lines.TFLOPS),
     "time per token": (TIME_PER_TOKEN, lines.PER_TOKEN),
+}
+# Of an operation over rows: it has no FLOPs to speak of, what it takes is bytes.
+SHOW_OF_ROWS: dict[str, tuple[Metric, lines.Reading]] = {
+    "latency": (LATENCY, lines.LATENCY),
+    "time per row": (TIME_PER_ROW, lines.PER_TOKEN),
 }
 _ALONG = {"batch": "", "tokens": "The batch falls as N grows, so that batch · N stays the same."}
 COLUMNS = [
@@ -35,6 +40,14 @@ COLUMNS = [
     *("rel_error", "eager_rel_error"),
 ]
 
+# What they are called of operations over rows.
+OF_ROWS = {
+    "name": "backend",
+    "batch": "rows",
+    "seq_len": "classes",
+    "latency_per_token_ns": "latency_per_row_ns",
+}
+
 
 def render() -> None:
     """Draw the page."""
@@ -44,10 +57,11 @@ def render() -> None:
         return
     along = filters.choose_along(untiled(loaded.frame))
     frame, choices = filters.choose_slice(untiled(loaded.frame), filters.ALONG[along.value])
+    offered = SHOW_OF_ROWS if filters.is_over_rows(frame) else SHOW
     baseline, chosen = filters.choose_baseline(frame), filters.choose_backends(frame)
     with st.container(horizontal=True):
         clock = filters.choose_clock(frame)
-        show = filters.choose_in_page("show", "Show", list(SHOW), "latency")
+        show = filters.choose_in_page("show", "Show", list(offered), "latency")
         log = filters.choose_log()
     laid_over = published.choose(frame, str(show.value), loaded.device)
     choices = [along, *choices, baseline, chosen, clock, show, log, laid_over.choice]
@@ -55,7 +69,7 @@ def render() -> None:
     frame = frame[frame["clock"] == clock.value]
     wanted = chosen.value or state.names(frame)
     shown = frame[frame["name"].isin([*wanted, baseline.value])]
-    metric, reading = SHOW[show.value]
+    metric, reading = offered[show.value]
     dtype = str(frame["dtype"].iloc[0])
     peak = loaded.device.peak_tflops(dtype) if loaded.device and show.value == "TFLOP/s" else None
     times = lines.series(shown, lines.LATENCY)
@@ -73,7 +87,8 @@ def render() -> None:
         figures.figure(chart),
         loaded,
         name="latency",
-        alt=f"{metric.label} against sequence length per backend, and the speed-up over {baseline.value}",
+        alt=f"{metric.label} against {along_of(chart.series).noun} per backend, and the speed-up over "
+        f"{baseline.value}",
         caption=" ".join(
             filter(None, (_caption(shown, show.value, peak), _ALONG[along.value], laid_over.caption))
         ),
@@ -102,6 +117,8 @@ def _caption(shown: pd.DataFrame, show: str, peak: float | None) -> str:
                 f"**{units.count_text(len(above))} points lie above the device's peak**: the convention "
                 "counts work that this backend skips, or the clock is wrong."
             )
+    if show == "time per row":
+        sentences.append("Latency divided by the number of rows.")
     if show == "time per token":
         sentences.append("Latency divided by the query tokens of the batch.")
     return " ".join(sentences)
@@ -115,4 +132,7 @@ def _table(shown: pd.DataFrame, baseline: str) -> pd.DataFrame:
     speedup = shown["seq_len"].map(of).astype("float64") / ok
     per_token = [row.latency_p50_ms * lines.PER_TOKEN.scale(row) for row in state.records(shown)]
     shown = shown.assign(speedup=speedup, latency_per_token_ns=pd.array(per_token, dtype="Float64"))
+    if filters.is_over_rows(shown):
+        kept = [name for name in COLUMNS if name not in ("paper_tflops", "block_m", "block_n")]
+        return shown[kept].rename(columns=OF_ROWS)
     return shown[COLUMNS].rename(columns={"name": "backend"})

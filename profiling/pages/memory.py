@@ -9,11 +9,13 @@ import streamlit as st
 
 from profiling import lines, units
 from profiling.analysis.curves import untiled
+from profiling.analysis.operations import along
+from profiling.analysis.operations import along_of as along_of_rows
 from profiling.analysis.scaling import Scaling, scalings
 from profiling.case import KEY_FIELDS
 from profiling.devices import Device
 from profiling.figures import memory as figures
-from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series
+from profiling.figures.series import PEAK_MEMORY, RETAINED_MEMORY, Metric, Point, Series, along_of
 from profiling.model.hopper import as_measured
 from profiling.model.memory import largest_seq_len, peak_bytes, retained_bytes
 from profiling.pages import filters, point, state, widgets
@@ -75,18 +77,22 @@ def render() -> None:
     if said:
         st.markdown(said)
     how = METHODS.get(methods[0] if methods else "", "")
+    words = along_of(series)
+    if not words.before:
+        how = how.replace("q, k, v (and dO)", "the logits (and what else goes in)")
     picked = point.chart(
         figures.figure(chart),
         loaded,
         name="memory",
-        alt=f"{metric.label} against sequence length per backend",
+        alt=f"{metric.label} against {words.noun} per backend",
         caption=f"Bytes {how}. {widgets.failures_text(shown)}" if how else widgets.failures_text(shown),
         measured=None if models else True,
     )
     head.finish([*choices, picked])
     st.header("What fits")
     fits = largest(shown, loaded.device)
-    st.dataframe(fits, hide_index=True, placeholder=units.UNKNOWN, alt="Largest sequence length per backend")
+    alt = f"Largest {'sequence length' if words.before else words.each} per backend"
+    st.dataframe(fits, hide_index=True, placeholder=units.UNKNOWN, alt=alt)
     widgets.table(_table(shown, models, show.value), name="memory", run_id=loaded.name)
 
 
@@ -101,42 +107,52 @@ def _models(shown: pd.DataFrame, held: str) -> tuple[Series, ...]:
             if nbytes:
                 points.append(Point(int(row.seq_len), float(nbytes)))
         if len(points) > 1:
-            out.append(Series(name, tuple(points), label=f"{name}, law", modelled=True))
+            out.append(
+                Series(name, tuple(points), label=f"{name}, law", modelled=True, along=along_of_rows(shown))
+            )
     return tuple(out)
 
 
 def _table(shown: pd.DataFrame, models: Sequence[Series] = (), held: str = "") -> pd.DataFrame:
     """The rows of the chart; where laws are drawn, their bytes beside the measured ones."""
     table = shown[COLUMNS].rename(columns={"name": "backend"})
-    if not models:
-        return table
-    law = {(s.name, p.seq_len): int(p.value) for s in models for p in s.points}
-    keys = zip(table["backend"], table["seq_len"], strict=True)
-    return table.assign(
-        **{f"est_{held}_mem_bytes": pd.array([law.get((name, int(n))) for name, n in keys], dtype="Int64")}
-    )
+    if models:
+        law = {(s.name, p.seq_len): int(p.value) for s in models for p in s.points}
+        keys = zip(table["backend"], table["seq_len"], strict=True)
+        known = pd.array([law.get((name, int(n))) for name, n in keys], dtype="Int64")
+        table = table.assign(**{f"est_{held}_mem_bytes": known})
+    return table.rename(columns={"seq_len": "classes"}) if filters.is_over_rows(shown) else table
 
 
 def growth(laws: list[Scaling]) -> str:
     """How each backend grows, such as `naive as N^1.98 [1.97, 1.99]` (Markdown with a formula)."""
     parts = []
+    words = along(law.slice.operation for law in laws)
+    what = "N" if words.before else r"\mathrm{classes}"
     for law in laws:
         interval = ""
         if law.interval is not None:
             low, high = (units.number_text(x) for x in law.interval)
             interval = f" [{low}, {high}]"
         parts.append(
-            f"**{widgets.plain(law.backend)}** as $N^{{{units.number_text(law.exponent)}}}${interval}"
+            f"**{widgets.plain(law.backend)}** as ${what}^{{{units.number_text(law.exponent)}}}${interval}"
         )
     if not parts:
         return ""
     first, last = min(law.first_seq_len for law in laws), max(law.last_seq_len for law in laws)
-    span = f"N = {units.count_text(first)} to {units.count_text(last)}"
+    span = words.of(f"{units.count_text(first)} to {units.count_text(last)}")
     return f"Peak memory grows: {', '.join(parts)} (fitted over each backend's last three octaves, {span})."
 
 
 def largest(shown: pd.DataFrame, device: Device | None) -> pd.DataFrame:
     """Per backend the longest N that ran, where memory ran out first, and the longest N the law allows."""
+    columns = ["largest N that ran", "out of memory from N", "largest N that fits (modelled)"]
+    if filters.is_over_rows(shown):
+        columns = [
+            "most classes that ran",
+            "out of memory from (classes)",
+            "most classes that fit (modelled)",
+        ]
     rows = []
     for name in state.names(shown):
         own = shown[shown["name"] == name]
@@ -145,13 +161,6 @@ def largest(shown: pd.DataFrame, device: Device | None) -> pd.DataFrame:
         if device is not None and device.memory_bytes is not None:
             row = state.records(own)[-1]
             fits = largest_seq_len(as_measured(lines.case_of(row), row.kernel), device.memory_bytes)
-        rows.append(
-            {
-                "backend": name,
-                "largest N that ran": int(ran.max()) if len(ran) else None,
-                "out of memory from N": int(failed.min()) if len(failed) else None,
-                "largest N that fits (modelled)": fits,
-            }
-        )
-    columns = ["largest N that ran", "out of memory from N", "largest N that fits (modelled)"]
+        found = (int(ran.max()) if len(ran) else None, int(failed.min()) if len(failed) else None, fits)
+        rows.append({"backend": name, **dict(zip(columns, found, strict=True))})
     return pd.DataFrame(rows).astype(dict.fromkeys(columns, "Int64"))

@@ -11,12 +11,14 @@ import streamlit as st
 from profiling import units
 from profiling.analysis.curves import cases, untiled
 from profiling.analysis.numerics import TENSORS, ErrorPoint, error_points, summaries
-from profiling.case import DTYPE_BYTES, KEY_FIELDS, Case, InputError
+from profiling.analysis.operations import along
+from profiling.case import ATTENTION, DTYPE_BYTES, KEY_FIELDS, Case, InputError
 from profiling.figures import numerics as figures
-from profiling.figures.series import Failure, Point, Series
+from profiling.figures.series import Failure, Point, Series, along_of
 from profiling.pages import filters, jobs, logits, state, widgets
 
 CLAIM = 1e-6
+TENSOR_HINT = "out: the output; lse: log-sum-exp; picked: logits of the classes kept; d...: gradients"
 SHOW = {"error": figures.REL_ERROR, "share": figures.SHARE}
 WORDS = """
 Every case that is measured is also compared with attention computed in fp64 on the same inputs. An error
@@ -36,19 +38,33 @@ Inputs are drawn from a standard normal, so logits have a standard deviation of 
 can be far larger; what that does is computed below.
 """
 
+WORDS_OF_ROWS = """
+Every case that is measured is also compared with the same operation computed in fp64 on the same inputs, on
+at most 64 of its rows. An error alone says little: 16-bit results cannot be nearer to it than their rounding.
+The yardstick is therefore **eager PyTorch** (`naive`) in the same dtype: a ratio of 1 is as good as eager,
+below 1 is better. `online` reads each logit once and keeps maxima and sums in fp32.
+
+A case is *right* by the **error rule** when, for each tensor, its largest error is at most twice eager's
+largest, plus twice what one rounding in the dtype may do. The share of that bound is the other view of the
+chart: 1 is the limit. Cases beyond it have the status `incorrect` and no speed-up anywhere.
+
+`out` are losses, or the weights of the classes that are kept; `picked` the logits of those classes, which say
+whether the right ones were found; `dlogits` the gradient.
+"""
+
 ByCase = Mapping[Case, Sequence[ErrorPoint]]
 
 
 def render() -> None:
     """Draw the page."""
-    head = widgets.open_run("Numerics", "Is it right? Errors against fp64, beside eager attention's own.")
+    head = widgets.open_run("Numerics", "Is it right? Errors against fp64, beside eager PyTorch's own.")
     loaded = head.loaded
     if loaded is None:
         _larger_logits("out")
         return
     keys = tuple(key for key in filters.SLICE if key != "dtype")
     frame, choices = filters.choose_slice(untiled(loaded.frame), keys)
-    backends = filters.choose_backends(frame)
+    backends, over_rows = filters.choose_backends(frame), filters.is_over_rows(frame)
     rows = frame.drop_duplicates(subset=list(KEY_FIELDS))
     rows = rows[rows["name"].isin(backends.value or state.names(rows))]
     by_case = _by_case(loaded.stamp)
@@ -59,12 +75,11 @@ def render() -> None:
         head.finish([*choices, backends])
         st.info("No case here was compared with the oracle: an imported table without errors, or none ran.")
         st.text("Measure them with: flashscope run data/sweeps/quick.toml")
-        _larger_logits("out")
+        if not over_rows:
+            _larger_logits("out")
         return
     with st.container(horizontal=True):
-        tensor = filters.choose_in_page(
-            "tensor", "Tensor", tensors, tensors[0], hint="out: the output; lse: log-sum-exp; d...: gradients"
-        )
+        tensor = filters.choose_in_page("tensor", "Tensor", tensors, tensors[0], hint=TENSOR_HINT)
         show = filters.choose_in_page(
             "errors", "Show", list(SHOW), "error", hint="share: largest error over what the error rule allows"
         )
@@ -72,17 +87,19 @@ def render() -> None:
     head.finish([*choices, backends, tensor, show, log])
     points = [point for _, found in own for point in found if point.tensor == tensor.value]
     st.markdown(sentence(points))
+    drawn = chart(points, rows, show.value)
     widgets.chart(
-        figures.figure(chart(points, rows, show.value)._replace(log=log.value)),
+        figures.figure(drawn._replace(log=log.value)),
         name="numerics",
-        alt="Error against sequence length per backend and dtype, with its ratio to eager's",
+        alt=f"Error against {along_of(drawn.series).noun} per backend and dtype, with its ratio to eager's",
         caption=f"{_caption(points, show.value)} {widgets.failures_text(rows)}",
         measured=True,
     )
     widgets.table(table(points), name="numerics", run_id=loaded.name)
     with st.expander("How errors are judged, in words"):
-        st.markdown(WORDS)
-    _larger_logits(tensor.value, log=log.value)
+        st.markdown(WORDS_OF_ROWS if over_rows else WORDS)
+    if not over_rows:
+        _larger_logits(tensor.value, log=log.value)
 
 
 @st.cache_resource(max_entries=6, show_spinner="Reading the errors")
@@ -101,7 +118,8 @@ def sentence(points: Sequence[ErrorPoint]) -> str:
         if each.backend == "naive" or each.median_ratio is None or each.worst is None:
             continue
         label = f"**{widgets.plain(each.backend)}** in {each.dtype}"
-        worst = f"at most {units.ratio_text(each.worst_ratio)} (N = {units.count_text(each.worst.seq_len_k)})"
+        at = along([each.operation]).at(each.worst.seq_len_k)
+        worst = f"at most {units.ratio_text(each.worst_ratio)} ({at})"
         used = (
             ""
             if each.most_used is None
@@ -114,7 +132,7 @@ def sentence(points: Sequence[ErrorPoint]) -> str:
         )
     else:
         bad = "Every case is within the error rule. "
-    return bad + (f"Error over eager's: {'; '.join(told)}." if told else "Only eager attention itself ran.")
+    return bad + (f"Error over eager's: {'; '.join(told)}." if told else "Only eager PyTorch itself ran.")
 
 
 def chart(points: Sequence[ErrorPoint], rows: pd.DataFrame, show: str) -> figures.NumericsChart:
@@ -134,18 +152,26 @@ def chart(points: Sequence[ErrorPoint], rows: pd.DataFrame, show: str) -> figure
         groups, key=lambda key: (names.index(key[0]) if key[0] in names else 0, dtypes.index(key[1]))
     )
     series, ratios = [], []
+    words = along(p.case.operation for p in points)
     for name, dtype in order:
         own = groups[name, dtype]
         label = f"{name} {dtype}" if len(dtypes) > 1 else name
         style = figures.dtype_style(name, dtypes.index(dtype))
         failed = _failures(rows[(rows["name"] == name) & (rows["dtype"] == dtype)])
         upper = [(p, p.error.rel_error if show == "error" else p.used) for p in own]
-        series.append(Series(name, _drawn(upper), failed, label=label, style=style))
-        ratios.append(Series(name, _drawn([(p, p.ratio) for p in own]), label=label, style=style))
-    levels = [(1.0, "allowed")] if show == "share" else [(CLAIM, "1e-6, as often quoted")]
+        series.append(Series(name, _drawn(upper), failed, label=label, style=style, along=words))
+        below = _drawn([(p, p.ratio) for p in own])
+        ratios.append(Series(name, below, label=label, style=style, along=words))
+    levels = [(1.0, "allowed")] if show == "share" else _quoted(points)
     if show == "error":
         series += [_eager(points, dtype, dtypes) for dtype in dtypes if ("naive", dtype) not in groups]
     return figures.NumericsChart(SHOW[show], tuple(series), tuple(ratios), tuple(levels))
+
+
+def _quoted(points: Sequence[ErrorPoint]) -> list[tuple[float, str]]:
+    """The error that is often quoted of FlashAttention, on charts of attention."""
+    of_attention = any(point.case.operation == ATTENTION for point in points)
+    return [(CLAIM, "1e-6, as often quoted")] if of_attention else []
 
 
 def _drawn(values: Sequence[tuple[ErrorPoint, float | None]]) -> tuple[Point, ...]:
@@ -171,7 +197,8 @@ def _eager(points: Sequence[ErrorPoint], dtype: str, dtypes: Sequence[str]) -> S
     at = {p.case.seq_len_k: p.error.eager_rel_error for p in points if p.case.dtype == dtype}
     drawn = tuple(Point(n, error) for n, error in sorted(at.items()) if error)
     label = f"eager {dtype}" if len(dtypes) > 1 else "eager"
-    return Series("naive", drawn, label=label, style=figures.dtype_style("naive", dtypes.index(dtype)))
+    style = figures.dtype_style("naive", dtypes.index(dtype))
+    return Series("naive", drawn, label=label, style=style, along=along(p.case.operation for p in points))
 
 
 def _failures(rows: pd.DataFrame) -> tuple[Failure, ...]:
@@ -199,7 +226,7 @@ def table(points: Sequence[ErrorPoint]) -> pd.DataFrame:
         {
             "backend": p.backend,
             "dtype": p.case.dtype,
-            "seq_len": p.case.seq_len_k,
+            "seq_len" if p.case.operation == ATTENTION else "classes": p.case.seq_len_k,
             "tensor": p.tensor,
             "rel_error": p.error.rel_error,
             "eager_rel_error": p.error.eager_rel_error,

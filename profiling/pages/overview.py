@@ -21,7 +21,8 @@ _FILTERS = ("operation", "dtype", "layout", *filters.FEATURES)
 def render() -> None:
     """Draw the page."""
     head = widgets.open_run(
-        "Overview", "Does it pay off, from which sequence length on, and how sure is that?"
+        "Overview",
+        "Does it pay off, from which sequence length (or number of classes) on, and how sure is that?",
     )
     loaded = head.loaded
     if loaded is None:

@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from profiling import sweep_text, units
-from profiling.case import KEY_FIELDS, Case, Protocol, feature_words
+from profiling.analysis.operations import named
+from profiling.case import ATTENTION, KEY_FIELDS, Case, Protocol, feature_words
 from profiling.figures import strip
 from profiling.figures.series import status_word
 from profiling.records import GpuState, Measurement, Run
@@ -87,10 +88,22 @@ def _shape(case: Case) -> list[Fact]:
     widths = (
         f"{case.head_dim}" if case.head_dim_v == case.head_dim else f"{case.head_dim}, dv {case.head_dim_v}"
     )
-    pairs = [
+    shared = [
         ("backend", f"{case.backend}/{case.variant}" if case.variant else case.backend),
         ("direction", case.direction),
         ("dtype", case.dtype),
+    ]
+    if case.operation != ATTENTION:
+        kept = units.count_text(case.head_dim_v) if case.operation == "softmax_top_k" else ""
+        over_rows = [
+            ("operation", named(case.operation)),
+            ("rows", units.count_text(case.batch)),
+            ("classes of a row", units.count_text(case.seq_len_k)),
+            ("classes kept", kept),
+        ]
+        return [("case", *pair) for pair in (*over_rows, *shared)]
+    pairs = [
+        *shared,
         ("batch", units.count_text(case.batch)),
         ("heads, KV heads", f"{case.heads}, {case.kv_heads}"),
         ("queries Nq, keys Nk", f"{units.count_text(case.seq_len_q)}, {units.count_text(case.seq_len_k)}"),

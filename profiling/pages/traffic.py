@@ -36,7 +36,8 @@ STORY = (
 def render() -> None:
     """Draw the page."""
     head = widgets.open_run("Traffic", "What does N²d²/M mean on this GPU?", required=False)
-    loaded = head.loaded
+    whole = head.loaded
+    loaded = widgets.of_attention(whole, required=False) if whole is not None else None
     frame, choices = _slice(loaded)
     device, usual, gpu = _device(loaded)
     base = model.base_case(frame)
@@ -83,6 +84,8 @@ def render() -> None:
     st.markdown(STORY)
     _cache_panel(device, base, knobs, log=log.value)
     _counters_panel([*calls, *(counters.of_run(loaded.frame) if own and loaded is not None else [])])
+    if whole is not None:
+        _rows_panel(counters.rows_counted(whole.frame), whole.name)
 
 
 def _slice(loaded: state.Loaded | None) -> tuple[pd.DataFrame | None, list[filters.Choice]]:
@@ -217,3 +220,18 @@ def _counters_panel(calls: list[counters.Call]) -> None:
         return
     st.markdown("\n\n".join(counters.sentences(calls)))
     widgets.table(counters.table(calls), name="counters", run_id="h200")
+
+
+def _rows_panel(counted: pd.DataFrame, run_id: str) -> None:
+    """What operations over rows moved, where the run counted them."""
+    if counted.empty:
+        return
+    st.header("Operations over rows")
+    st.markdown(
+        ":blue-badge[measured] :small[DRAM bytes of a call by hardware counters, beside the bytes that must "
+        "move: of `naive` kernel by kernel, of others each tensor once.]"
+    )
+    st.dataframe(
+        counted, hide_index=True, placeholder=units.UNKNOWN, alt="Counted calls of operations over rows"
+    )
+    widgets.table(counted, name="row-counters", run_id=run_id)

@@ -112,19 +112,17 @@ def open_run(
     key = state.TILE_RUN_KEY if tiled else state.RUN_KEY
     loaded = _open(key, required=required)
     if attention and loaded is not None:
-        loaded = _of_attention(loaded, required=required)
+        loaded = of_attention(loaded, required=required)
     return Head(loaded, st.empty(), link, key)
 
 
-def _of_attention(loaded: state.Loaded, *, required: bool) -> state.Loaded | None:
+def of_attention(loaded: state.Loaded, *, required: bool) -> state.Loaded | None:
     """The run without rows of other operations; None after saying that it has none of attention."""
     frame = attention_rows(loaded.frame)
     if len(frame) or not len(loaded.frame):
         return loaded._replace(frame=frame)
     found = listed(loaded.frame["operation"].unique())
-    st.info(
-        f"This run holds {found} alone, and this page speaks of attention: others show what was measured."
-    )
+    st.info(f"This run holds {found} alone, and this page speaks of attention; these show what was measured:")
     with st.container(horizontal=True):
         for name, label in OF_ROWS.items():
             st.page_link(page(name), label=label)

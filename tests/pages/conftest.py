@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from page_runs import counters_run, cpu_run, feature_run, gpu_run, hostile_run, tile_run, tokens_run
+from page_runs import (
+    counters_run,
+    cpu_run,
+    feature_run,
+    gpu_run,
+    hostile_run,
+    mixed_run,
+    rows_run,
+    tile_run,
+    tokens_run,
+)
 from synthetic import write_synthetic
 
 
@@ -32,8 +42,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs above as files, written once."""
     folder = tmp_path_factory.mktemp("files")
-    runs = (gpu_run(), counters_run(), cpu_run(), feature_run(), tile_run(), tokens_run(), hostile_run())
-    for run in runs:
+    usual = (gpu_run(), counters_run(), cpu_run(), feature_run(), tile_run(), tokens_run(), hostile_run())
+    for run in (*usual, rows_run(), mixed_run()):
         write_synthetic(run, folder / f"{run.run_id}.jsonl")
     return folder
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from synthetic import (
     LAWS,
+    ROW_LAWS,
     failed_measurement,
     synthetic_case,
     synthetic_environment,
     synthetic_measurement,
+    synthetic_row_case,
     synthetic_run,
 )
 
@@ -81,6 +83,39 @@ def feature_run(run_id: str = "h200-features") -> Run:
             )
     header = run.header.model_copy(update={"planned_cases": len(measurements), "clocks": ("wall", "device")})
     return Run(header=header, measurements=tuple(measurements), environments=run.environments, end=run.end)
+
+
+def rows_run(run_id: str = "h200-softmax", *, mixed: bool = False) -> Run:
+    """Operations over rows, some out of memory; `mixed` puts them beside attention."""
+    rng = np.random.default_rng(0)
+    run = gpu_run(run_id, seq_lens=(256, 1024, 4096), causals=(False,))
+    backends = ("naive", "naive/fp32_softmax", "naive_compiled", "online")
+    cases = [
+        synthetic_row_case(name, n, rows=rows, direction=direction)
+        for n, rows, direction, name in itertools.product(
+            (100, 1000, 5000, 50257), (1024, 4096), ("fwd", "bwd"), backends
+        )
+    ]
+    cases += [
+        synthetic_row_case(name, n, rows=16384, top_k=top_k)
+        for n, top_k, name in itertools.product((8, 64, 256), (2, 8), ("naive", "naive_compiled", "online"))
+    ]
+    measured = [
+        failed_measurement(case)
+        if case.backend == "naive" and case.batch == 4096 and case.seq_len_k == 50257
+        else synthetic_measurement(
+            case, clocks=("wall", "device", "graph"), laws=ROW_LAWS, round_noise=0.001, rng=rng
+        )
+        for case in cases
+    ]
+    rows = (*(run.measurements if mixed else ()), *measured)
+    header = run.header.model_copy(update={"planned_cases": len(rows)})
+    return Run(header=header, measurements=rows, environments=run.environments, end=run.end)
+
+
+def mixed_run(run_id: str = "h200-mixed") -> Run:
+    """Operations over rows beside attention."""
+    return rows_run(run_id, mixed=True)
 
 
 def tokens_run(run_id: str = "h200-peers") -> Run:
