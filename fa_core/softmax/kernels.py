@@ -145,12 +145,16 @@ def cross_entropy_join_kernel(
 
 
 @triton.jit
-def _write_gradient(logits, dlogits, columns, rows_there, there, target, m, log_sum, dloss, sent):
-    """Of one tile; `rows_there` (rows, 1) are those with a gradient, `there` what is the rows'."""
+def _write_gradient(logits, dlogits, columns, rows_there, there, target, m, log_sum, dloss, dlse):
+    """Of one tile; `rows_there` (rows, 1) are those with a gradient, `there` what is the rows'.
+
+    At the target what the loss and the lse send cancels, so there they are not added up first.
+    """
     x = tl.load(logits, mask=there & rows_there, other=float("-inf")).to(tl.float32)
     p = tl.math.exp2((x - m[:, None]) * LOG2E - (log_sum * LOG2E)[:, None])
-    dx = tl.where(rows_there, sent[:, None] * p, 0.0)
-    dx = tl.where(columns == target[:, None], dx - dloss[:, None], dx)
+    dloss, dlse = dloss[:, None], dlse[:, None]
+    dx = tl.where(columns == target[:, None], dloss * (p - 1.0) + dlse * p, (dloss + dlse) * p)
+    dx = tl.where(rows_there, dx, 0.0)
     tl.store(dlogits, dx.to(dlogits.dtype.element_ty), mask=there)
 
 
@@ -186,10 +190,10 @@ def cross_entropy_backward_kernel(
     if dLoss is not None:
         dloss = tl.load(dLoss + rows * stride_loss, mask=inside, other=0.0)
         dloss = tl.where(ignored, 0.0, tl.where(a_class, dloss, float("nan")))
-    sent = dloss
+    dlse = tl.zeros([ROWS], tl.float32)
     if dLogSum is not None:
-        sent += tl.load(dLogSum + rows * stride_sum, mask=inside, other=0.0)
-    has_gradient = (sent != 0.0)[:, None]
+        dlse = tl.load(dLogSum + rows * stride_sum, mask=inside, other=0.0)
+    has_gradient = ((dloss != 0.0) | (dlse != 0.0))[:, None]
     at, shift = row_start(rows, stride, VECTOR, SHIFTED)
     at_out, _ = row_start(rows, stride_out, VECTOR, SHIFTED)
     logits = Logits + at[:, None] + places
@@ -199,10 +203,10 @@ def cross_entropy_backward_kernel(
         columns = places - shift[:, None]
         if sticks_out(start, n_classes, COLUMNS, VECTOR):
             part = there & (columns >= 0) & (columns < n_classes)
-            _write_gradient(logits, dlogits, columns, has_gradient, part, target, m, log_sum, dloss, sent)
+            _write_gradient(logits, dlogits, columns, has_gradient, part, target, m, log_sum, dloss, dlse)
         else:
             whole = there & (places >= 0)
-            _write_gradient(logits, dlogits, columns, has_gradient, whole, target, m, log_sum, dloss, sent)
+            _write_gradient(logits, dlogits, columns, has_gradient, whole, target, m, log_sum, dloss, dlse)
     else:
         part = there & (places < n_classes)
-        _write_gradient(logits, dlogits, places, has_gradient, part, target, m, log_sum, dloss, sent)
+        _write_gradient(logits, dlogits, places, has_gradient, part, target, m, log_sum, dloss, dlse)

@@ -64,10 +64,13 @@ def assert_right(x: Rows) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [*HALVES, "fp32"])
 @pytest.mark.parametrize(
     ("rows", "classes"),
-    [(3, 1), (5, 7), (70, 16), (3, 127), (40, 129), (3, 5003), (2, 8208), (1, 40000)],
+    [(9, 1), (40, 7), (70, 16), (30, 127), (40, 129), (16, 5003), (8, 8208), (4, 40000)],
 )
 def test_loss_lse_and_gradient_obey_the_rule(rows, classes, dtype):
-    """Many short rows, few long ones, one divided between programs; sizes that no tile divides."""
+    """Many short rows, few long ones, some divided between programs; sizes that no tile divides.
+
+    Not too few rows: eager's largest error of one or two may be 0 by chance, and any other is large beside it.
+    """
     assert_right(make_rows(rows, classes, dtype, ignored=rows > 1))
 
 
@@ -98,9 +101,9 @@ VALUES = {
 @pytest.mark.parametrize("dtype", [*HALVES, "fp32"])
 def test_values_beyond_randn(values, dtype):
     """Large, constant, sorted, masked and tied logits obey the rule too; a maximum may come last."""
-    x = make_rows(4, 4500, dtype)
+    x = make_rows(12, 4500, dtype)
     logits = VALUES[values](x.logits)
-    target = torch.tensor([0, 2, 2250, 4497], device=DEVICE)  # none of them masked
+    target = torch.tensor([0, 2, 2250, 4497], device=DEVICE).repeat(3)  # none of them masked
     if values == "least-finite":
         # Beside it the logarithm is lost: what PyTorch sends back from its logsumexp is 1 and not 1/n.
         x = x._replace(dlse=torch.zeros_like(x.dlse))
