@@ -69,7 +69,7 @@ def assert_right(x: Rows) -> dict[str, torch.Tensor]:
 def test_loss_lse_and_gradient_obey_the_rule(rows, classes, dtype):
     """Many short rows, few long ones, some divided between programs; sizes that no tile divides.
 
-    Not too few rows: by chance eager may err by next to nothing on one or two, and the rule allows twice that.
+    Not too few rows: by chance eager may err by next to nothing on one or two, and twice that is allowed.
     """
     assert_right(make_rows(rows, classes, dtype, ignored=rows > 1))
 
