@@ -290,12 +290,12 @@ def crossover(
     from profiling.analysis.crossover import crossovers
     from profiling.analysis.explain import shares
     from profiling.analysis.latency_fit import fit_latency
-    from profiling.case import split_backend
+    from profiling.case import split_name
     from profiling.store import frame, samples_frame
     from profiling.terminal import crossover_text, fits_text, shares_text
 
     for name in (baseline, candidate):
-        split_backend(name)
+        split_name(name)
     loaded = [run for name in runs for run in load_all(name, data)]
     found = crossovers(
         frame(loaded),

@@ -6,6 +6,7 @@ counterpart in CONTRIBUTING.md for the words used here.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -153,6 +154,18 @@ def split_backend(text: str, operation: str = ATTENTION) -> tuple[str, str]:
             f"unknown variant {variant!r} of {backend}{of}: must be one of {', '.join(variants[backend])}"
         )
     return backend, variant
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """As `split_backend`, for a name that whatever operation has.
+
+    Raises:
+        InputError: no operation has it; the sentence is attention's.
+    """
+    for operation in ROW_OPERATIONS:
+        with contextlib.suppress(InputError):
+            return split_backend(text, operation)
+    return split_backend(text)
 
 
 def check_heads(heads: int, kv_heads: int) -> None:

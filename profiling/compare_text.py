@@ -11,9 +11,8 @@ import pandas as pd
 
 from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row, Side
 from profiling.analysis.differences import Difference
-from profiling.analysis.operations import named
+from profiling.analysis.operations import beyond_attention, named
 from profiling.analysis.regressions import Group, Summary
-from profiling.case import ATTENTION
 from profiling.export import to_markdown
 from profiling.terminal import table
 from profiling.units import UNKNOWN, bytes_text, count_text, number_text, percent_text, ratio_text, time_text
@@ -158,7 +157,7 @@ def _groups(summary: Summary, render: Render) -> str:
     """The counts of each group, with its operation where not all are attention."""
     header = ("backend", "pass", "of", *VERDICTS, "mean ratio", "over")
     rows = list(map(_group, summary.groups))
-    if any(group.operation != ATTENTION for group in summary.groups):
+    if beyond_attention(group.operation for group in summary.groups):
         header = ("operation", *header)
         rows = [(named(group.operation), *row) for group, row in zip(summary.groups, rows, strict=True)]
     return render(header, rows)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from profiling.case import Case, InputError, Protocol, split_backend
+from profiling.case import Case, InputError, Protocol, split_name
 from profiling.fingerprint import kernel_hash
 from profiling.grid import Sweep, load_sweep
 from profiling.measure.client import Client
@@ -123,7 +123,7 @@ def _chosen(cases: Sequence[Case], request: Request) -> list[Case]:
     Raises:
         InputError: there are none.
     """
-    wanted = {split_backend(name) for name in request.backends}
+    wanted = {split_name(name) for name in request.backends}
     alternatives = [part.split() for part in request.words.split(",") if part.strip()]
     chosen = [
         case

@@ -13,6 +13,7 @@ from profiling.analysis.numerics import (
     share_of_allowed,
     summaries,
 )
+from profiling.analysis.operations import beyond_attention, named
 from profiling.analysis.tile_choice import Price, TileChoice
 from profiling.analysis.tiles import Tile
 from profiling.model.tile_limits import TileLimits
@@ -178,8 +179,11 @@ def _notes(choices: Sequence[TileChoice]) -> list[str]:
 
 def summary_text(points: Sequence[ErrorPoint], by: Collection[str] = ()) -> str:
     """Errors by backend, dtype, direction and tensor, and by N or d where asked, beside eager's."""
+    found = summaries(points, by)
+    several = beyond_attention(each.operation for each in found)
     rows = [
         (
+            *([named(each.operation)] if several else []),
             each.backend,
             each.dtype,
             each.direction,
@@ -194,9 +198,10 @@ def summary_text(points: Sequence[ErrorPoint], by: Collection[str] = ()) -> str:
             count_text(each.beyond),
             "" if each.worst is None else each.worst.label,
         )
-        for each in summaries(points, by)
+        for each in found
     ]
     header = (
+        *(["operation"] if several else []),
         *("backend", "dtype", "pass", "tensor"),
         *(["N"] if "seq_len" in by else []),
         *(["d"] if "head_dim" in by else []),
@@ -215,10 +220,10 @@ def errors_text(points: Sequence[ErrorPoint]) -> str:
 
 _COLUMNS = ("error", "eager's", "of eager's", "largest", "allowed", "of the allowed")
 _ERRORS = (
-    "Relative error ‖x - ref‖ / ‖ref‖ against attention in fp64 on the same inputs, measured with each case"
+    "Relative error ‖x - ref‖ / ‖ref‖ against the same in fp64 on the same inputs, measured with each case"
 )
 _RULE = (
-    "of eager's: 1 is as good as eager attention in the same dtype, below it is better. "
+    "of eager's: 1 is as good as eager PyTorch in the same dtype, below it is better. "
     "Allowed: 2 max|eager - ref| + 2 max|(ref + 0.3 - 0.3) - ref|."
 )
 

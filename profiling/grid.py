@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -22,7 +21,6 @@ from pydantic import (
 
 from profiling.case import (
     ATTENTION,
-    OPERATIONS,
     TILED_BACKENDS,
     Case,
     Count,
@@ -38,6 +36,7 @@ from profiling.case import (
     check_window,
     first_problem,
     split_backend,
+    split_name,
 )
 
 
@@ -251,17 +250,9 @@ class Sweep(BaseModel):
 
     def cases(self, backends: Iterable[str] | None = None) -> list[Case]:
         """All cases, each once, in the order of the file; `backends`, such as `naive/fill`, keeps some."""
-        wanted = None if backends is None else {_named(name) for name in backends}
+        wanted = None if backends is None else {split_name(name) for name in backends}
         cases = dict.fromkeys(case for group in self.group for case in group.cases())
         return [case for case in cases if wanted is None or (case.backend, case.variant) in wanted]
-
-
-def _named(name: str) -> tuple[str, str]:
-    """The backend and variant that a name asks for, of whatever operation has them."""
-    for operation in OPERATIONS[1:]:
-        with contextlib.suppress(InputError):
-            return split_backend(name, operation)
-    return split_backend(name)
 
 
 def load_sweep(path: Path) -> Sweep:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from profiling.case import Case, split_backend
+from profiling.case import Case, split_name
 from profiling.fingerprint import kernel_hash
 from profiling.records import Measurement
 
@@ -41,7 +41,7 @@ def cases_again(
 
 def rows_of(rows: Sequence[Measurement], backends: Collection[str] | None) -> list[Measurement]:
     """The rows of some backends, such as `naive/fill`; None: all."""
-    wanted = None if backends is None else {split_backend(name) for name in backends}
+    wanted = None if backends is None else {split_name(name) for name in backends}
     return [row for row in rows if wanted is None or (row.case.backend, row.case.variant) in wanted]
 
 

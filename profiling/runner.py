@@ -23,7 +23,7 @@ from rich.console import Console
 from profiling import energy
 from profiling import sweep as sweeps
 from profiling.agenda import Agenda, Limit
-from profiling.case import COMPILED_AHEAD, Case, InputError, blocks, first_problem, split_backend
+from profiling.case import COMPILED_AHEAD, Case, InputError, blocks, first_problem, split_backend, split_name
 from profiling.case import Protocol as MeasuringProtocol
 from profiling.energy import Energies
 from profiling.fingerprint import kernel_hash
@@ -232,9 +232,9 @@ def _sweep(request: Request, old: Run | None) -> Sweep:
 
 
 def _cases(sweep: Sweep, backends: Sequence[str] | None) -> list[Case]:
-    known = {split_backend(name) for group in sweep.group for name in group.backends}
+    known = {split_backend(name, group.operation) for group in sweep.group for name in group.backends}
     for name in backends or ():
-        if split_backend(name) not in known:
+        if split_name(name) not in known:
             names = sorted("/".join(filter(None, pair)) for pair in known)
             raise InputError(f"--backends: {name} is not in sweep {sweep.name}, which has {', '.join(names)}")
     cases = sweep.cases(backends)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from profiling.analysis.crossover import Crossover
     from profiling.analysis.explain import Shares
     from profiling.analysis.latency_fit import LatencyFit
+    from profiling.analysis.operations import Along
     from profiling.analysis.policy import Policy
     from profiling.analysis.whatif import WhatIf
     from profiling.runner import Result
@@ -174,17 +175,25 @@ def _costs(found: Crossover) -> str:
     ends = dict.fromkeys((found.points[0], found.points[-1]))
     told = [
         f"{number_text(point.baseline_value)} and {number_text(point.candidate_value)} "
-        f"at N = {count_text(point.seq_len)}"
+        f"at {_along(found).at(point.seq_len)}"
         for point in ends
     ]
     names = f"{found.baseline} and {found.candidate}"
-    return f"A million tokens cost, in thousandths, with {names}: {'; '.join(told)}."
+    return f"A million {_along(found).item}s cost, in thousandths, with {names}: {'; '.join(told)}."
 
 
 def _star(found: Crossover) -> str:
+    words = _along(found)
     if found.crossover_seq_len is None:
-        return "".join(f", between N = {count_text(a)} and {count_text(b)}" for a, b in found.brackets)
-    return f", N* = {units.crossover_text(found.crossover_seq_len, found.interval)}"
+        ends = [words.of(f"{count_text(a)} and {count_text(b)}") for a, b in found.brackets]
+        return "".join(f", between {pair}" for pair in ends)
+    return f", {words.found(units.crossover_text(found.crossover_seq_len, found.interval))}"
+
+
+def _along(found: Crossover) -> Along:
+    from profiling.analysis.operations import along
+
+    return along([found.slice.operation])
 
 
 def policy_text(policy: Policy) -> str:

@@ -30,9 +30,9 @@ from profiling.analysis.curves import (
     slice_codes,
     untiled,
 )
-from profiling.analysis.operations import along, split_name
+from profiling.analysis.operations import along
 from profiling.analysis.pairing import Pairs, pair
-from profiling.case import CLOCKS, KEY_FIELDS, InputError
+from profiling.case import CLOCKS, KEY_FIELDS, InputError, split_name
 
 COST = "cost"
 METRIC_NAMES: tuple[str, ...] = (*METRICS, COST)

@@ -6,13 +6,12 @@ row. Sentences, axes and tables take their words for it from here.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
-from profiling.case import ATTENTION, OPERATIONS, ROW_OPERATIONS, InputError, split_backend
+from profiling.case import ATTENTION, OPERATIONS, ROW_OPERATIONS
 from profiling.units import count_text
 
 
@@ -98,6 +97,11 @@ def listed(operations: Iterable[str]) -> str:
     return joined([named(each) for each in OPERATIONS if each in present])
 
 
+def beyond_attention(operations: Iterable[str]) -> bool:
+    """Whether any of these is another operation than attention."""
+    return any(each != ATTENTION for each in operations)
+
+
 def along(operations: Iterable[str]) -> Along:
     """What curves of these operations run along; of none it is the sequence length."""
     over_rows = {each != ATTENTION for each in operations}
@@ -107,18 +111,6 @@ def along(operations: Iterable[str]) -> Along:
 def along_of(frame: pd.DataFrame) -> Along:
     """What the curves of a table's rows run along."""
     return along(frame["operation"].unique())
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """The backend and variant that a name asks for, of whatever operation has them.
-
-    Raises:
-        InputError: as `case.split_backend`.
-    """
-    for operation in ROW_OPERATIONS:
-        with contextlib.suppress(InputError):
-            return split_backend(name, operation)
-    return split_backend(name)
 
 
 def attention_rows(frame: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from profiling import units
 from profiling.analysis.axes import NO_NAME
 from profiling.analysis.compare import CLOCK_DRIFT, VERDICTS, Comparison, Row
 from profiling.analysis.compare import Side as Cell
-from profiling.analysis.operations import named
+from profiling.analysis.operations import beyond_attention, named
 from profiling.analysis.regressions import Summary
 from profiling.case import ATTENTION
 from profiling.figures.ratios import Ratio, thinned
@@ -219,7 +219,7 @@ def groups_table(told: Summary) -> pd.DataFrame:
 
     The operation stands before them where not all are attention.
     """
-    several = any(group.operation != ATTENTION for group in told.groups)
+    several = beyond_attention(group.operation for group in told.groups)
     return pd.DataFrame(
         [
             {
