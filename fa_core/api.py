@@ -131,6 +131,8 @@ def explain(
 ) -> str:
     """Which implementation `attention` would take with these arguments, and why, in one line.
 
+    Of `flash` it is the forward's kernels that are named; see `flash_kernels`.
+
     Raises:
         TypeError, ValueError: as `attention`, for what decides it; `scale` and `deterministic` do not.
     """
@@ -153,7 +155,8 @@ def explain(
     if found in ("flash", "flash_hopper") and not (_interpreted() or _why_not_flash(q, v)):
         from fa_core import op
 
-        reason = op.why_not_hopper(q, k, v, make_band(causal, causal_align, window), **extra)
+        band = make_band(causal, causal_align, window)
+        reason = op.why_not_hopper(q, k, v, band, **extra, by_choice=found == "flash")
         why = f"; {_kernels_text(found, reason)}{why}"
     if impl != "auto":
         return f"{impl}: asked for{why}"
@@ -183,14 +186,19 @@ def flash_kernels(
     bias: torch.Tensor | None = None,
     block_m: int | None = None,
     block_n: int | None = None,
+    backward: bool = False,
 ) -> str:
-    """By which kernels `impl="flash"` takes a call of `attention`: `flash_hopper` or `flash_portable`."""
+    """By which kernels `impl="flash"` takes a call of `attention`: `flash_hopper` or `flash_portable`.
+
+    With `backward` those of its backward, which may be others: a forward whose tiles would leave much of the
+    GPU idle is the portable ones'.
+    """
     from fa_core import op
 
     tile = None if block_m is None or block_n is None else (block_m, block_n)
     reason = op.why_not_hopper(
         q, k, v, make_band(causal, causal_align, window),
-        alibi_slopes=alibi_slopes, softcap=softcap, bias=bias, tile=tile,
+        alibi_slopes=alibi_slopes, softcap=softcap, bias=bias, tile=tile, by_choice=not backward,
     )  # fmt: skip
     return "flash_portable" if reason else "flash_hopper"
 
@@ -303,9 +311,10 @@ def attention(
         sinks: (heads,), for each head one more score in the softmax whose key has no value. Differentiable.
         scale: factor on q kᵀ; 1/sqrt(head_dim) when None.
         impl: `flash` (Triton; fp16, bf16, fp32; head_dim to 256), which is `flash_hopper` (kernels for sm_90
-            alone; plain scores in fp16 and bf16) where those can take the call and `flash_portable` where
-            not; `tiled` (the same algorithm in plain PyTorch), `naive` (eager, any dtype), `sdpa`
-            (PyTorch's own choice) or a pinned `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`, `sdpa_math`.
+            alone; plain scores in fp16 and bf16) where those can take the call and have enough to do, and
+            `flash_portable` where not; `tiled` (the same algorithm in plain PyTorch), `naive` (eager, any
+            dtype), `sdpa` (PyTorch's own choice) or a pinned `sdpa_flash`, `sdpa_cudnn`, `sdpa_efficient`,
+            `sdpa_math`.
             `auto` is what `policy` says, and without a rule `flash` where it can run and `naive` elsewhere;
             `explain` says which and why.
         policy: rules for `auto`, from `load_policy`; they must have been measured on a device of q's kind.

@@ -28,6 +28,13 @@ L2_SHARE_BYTES = 24e6
 # From here on the elements of a head's keys make the hardware's own order of tiles the better one under a
 # mask: a program a multiprocessor, each with its share fixed, waits for the slowest.
 MANY_KEYS = 2**20
+# Rows of a tall tile cost a ninth less each, so the busiest multiprocessor may have a tenth more of them; not
+# under a mask, where each has its share fixed and tiles differ in length (and short ones are not worth it).
+TALL_MORE = 1.1
+TALL_MASKED_QUERIES = 3072
+# Fewer tiles than keep this share of the multiprocessors busy, and the portable kernels are faster, whose
+# tiles have fewer rows: measured with 64 tiles on 132 in 0.74 to 0.98 of the time, with 128 in 1.00 to 1.49.
+BUSY_SHARE = 0.75
 _DQ_TILES = {64: (128, 64, 2), 128: (128, 64, 2), 256: (128, 32, 2)}  # queries, keys, stages
 
 
@@ -68,17 +75,29 @@ def padded_width(d: int) -> int:
     return next(width for width in (64, 128, 256) if d <= width)
 
 
+def _tiles(p: Problem, block_m: int) -> int:
+    """Tiles of so many queries, of all heads."""
+    return p.q.shape[0] * p.q.shape[1] * math.ceil(p.q.shape[2] / block_m)
+
+
+def _longest(p: Problem, block_m: int) -> int:
+    """Rows of the busiest multiprocessor: its tiles' together."""
+    return math.ceil(_tiles(p, block_m) / _processors(p)) * block_m
+
+
 def forward_tile(p: Problem) -> ForwardTile:
     """The forward's tile, found on an H200 by tests/benchmarks/tune_hopper.py."""
-    n_q, n_k, width = p.q.shape[2], p.k.shape[2], padded_width(p.q.shape[3])
+    n_k, width = p.k.shape[2], padded_width(p.q.shape[3])
+    persistent = not p.masked or n_k * width < MANY_KEYS
     tile = ForwardTile()
     if width == 256:
         tile = _FORWARD_WIDE
     elif p.masked and n_k <= 1024:
         tile = _FORWARD_NARROW
-    elif width == 64 and n_q >= (4096 if p.masked else 2048):  # of fewer, 192 rows leave too much of the last
-        tile = _FORWARD_TALL
-    return tile._replace(persistent=not p.masked or n_k * width < MANY_KEYS)
+    elif width == 64 and (not p.masked or p.q.shape[2] >= TALL_MASKED_QUERIES):
+        more = 1.0 if p.masked and persistent else TALL_MORE
+        tile = _FORWARD_TALL if _longest(p, 192) <= more * _longest(p, 128) else tile
+    return tile._replace(persistent=persistent)
 
 
 def backward_tile(p: Problem) -> BackwardTile:
@@ -109,6 +128,19 @@ def why_not(p: Problem) -> str:
     return next(
         (f"{name} {fault}" for name, x in (("q", p.q), ("k", p.k), ("v", p.v)) if (fault := _fault(x))), ""
     )
+
+
+def why_rather_not(p: Problem) -> str:
+    """Why a forward that they can take is faster by the portable kernels; "" where it is not.
+
+    Of wide heads (d > 128) none is, and no backward.
+    """
+    if padded_width(p.q.shape[3]) == 256:
+        return ""
+    found, processors = _tiles(p, forward_tile(p).block_m), _processors(p)
+    if found >= BUSY_SHARE * processors:
+        return ""
+    return f"tiles must keep {BUSY_SHARE:.0%} of the multiprocessors busy, got {found} tiles for {processors}"
 
 
 def _why_not_here(device: torch.device) -> str:

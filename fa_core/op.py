@@ -5,8 +5,9 @@ H, Nq), its maximum and the logarithm of its sum (see `forward_kernel`). Of thes
 log-sum-exp, so that its gradient comes back to the operator as the logarithm's.
 
 Which kernels run is settled inside the operators, where tensors are real: those for sm_90 (`fa_core.hopper`)
-where they can take the call, else the portable ones. Both leave the same statistics, so that one can send
-back what the other has formed: the gradient of sinks, or of some of q, k and v alone, is the portable ones'.
+where they can take the call, else the portable ones, and these too for a forward whose tiles there would
+leave much of the GPU idle. Both leave the same statistics, so that one can send back what the other has
+formed: the gradient of sinks, or of some of q, k and v alone, is the portable ones'.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     return out, q.new_empty((2, *q.shape[:3]), dtype=p.statistics_dtype)
 
 
-def _is_for_hopper(p: Problem, asked: tuple[int, int] | None, kernels: str) -> bool:
+def _is_for_hopper(
+    p: Problem, asked: tuple[int, int] | None, kernels: str, *, backward: bool = False
+) -> bool:
     """Whether the kernels for sm_90 take a call.
 
     Raises:
@@ -77,10 +80,11 @@ def _is_for_hopper(p: Problem, asked: tuple[int, int] | None, kernels: str) -> b
     """
     if kernels == PORTABLE or (asked and not kernels):
         return False
-    reason = hopper.why_not(p)
-    if reason and kernels == HOPPER:
-        raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
-    return not reason
+    if kernels == HOPPER:
+        if reason := hopper.why_not(p):
+            raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
+        return True
+    return not hopper.why_not(p) and (backward or not hopper.why_rather_not(p))
 
 
 def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -154,7 +158,7 @@ def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     row_max, log_sum = statistics
     dlse = None if dlse is None else dlse.to(row_max.dtype).contiguous()
     with launch.device_guard(p.q):
-        if wanted == [True, True, False, False] and _is_for_hopper(p, asked, kernels):
+        if wanted == [True, True, False, False] and _is_for_hopper(p, asked, kernels, backward=True):
             # Delta has its place among what that backward holds for itself.
             s = Saved(dout, row_max, log_sum, row_max)
             for step in hopper.backward_launches(p, s, out, dlse, (dq, dk, dv), deterministic):
@@ -297,13 +301,16 @@ def why_not_hopper(
     softcap: float | None = None,
     bias: torch.Tensor | None = None,
     tile: tuple[int, int] | None = None,
+    by_choice: bool = False,
 ) -> str:
-    """Why the kernels for sm_90 cannot take a dense call of checked arguments; "" where they can."""
+    """Why the kernels for sm_90 do not take a dense call of checked arguments; "" where they do.
+
+    That is that they cannot; or, where there is a choice, that a forward is faster by the portable ones.
+    """
     if tile is not None:
         return "no tile must be asked for: they have their own"
-    return hopper.why_not(
-        _problem((q, k, v, bias, alibi_slopes, None, None, None, None, 1.0, *band, softcap or 0.0))
-    )
+    p = _problem((q, k, v, bias, alibi_slopes, None, None, None, None, 1.0, *band, softcap or 0.0))
+    return hopper.why_not(p) or (hopper.why_rather_not(p) if by_choice else "")
 
 
 def plan_forward(

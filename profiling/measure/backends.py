@@ -181,15 +181,23 @@ class _Recorder(TorchDispatchMode):
 
 
 def flash_as_run(case: Case, inputs: Inputs) -> Case:
-    """`flash` under the name of the kernels by which it takes a case here; every other case as it is."""
+    """`flash` under the name of the kernels by which it takes a case here; every other case as it is.
+
+    Of both directions it is that of the backward's kernels: most of the time is theirs.
+    """
     if case.backend != "flash":
         return case
     name = "flash_portable"
     if case.layout == "dense":
         more: dict[str, Any] = {name: x for name, x in tensors(inputs).items() if name != "sinks"}
         more |= {**options(case), "block_m": case.tile_m, "block_n": case.tile_n}
+        more |= {"backward": case.direction != "fwd"}
         name = fa_core.flash_kernels(inputs.q, inputs.k, inputs.v, **more)
     return case.model_copy(update={"backend": name})
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def kernel_name(case: Case, backend: Backend, inputs: AnyInputs) -> str:
@@ -217,7 +225,8 @@ def tile(case: Case, inputs: AnyInputs) -> tuple[int, int] | tuple[None, None]:
         return None, None
     case = flash_as_run(case, inputs)
     if case.backend == "flash_hopper":
-        return (forward_tile(case) if case.direction == "fwd" else None) or (None, None)
+        found = forward_tile(case, _processors(inputs.device)) if case.direction == "fwd" else None
+        return found or (None, None)
     if case.backend not in TILED_BACKENDS:
         return None, None
     if case.tile_m is not None and case.tile_n is not None:

@@ -22,7 +22,7 @@ from filelock import FileLock
 
 from profiling.case import COMPILED_AHEAD, Case
 from profiling.measure.children import child_environment, die_with_parent
-from profiling.model.hopper import forward_tile, takes
+from profiling.model.hopper import forward_tile, keeps_busy, takes
 from profiling.records import Environment
 
 LIMIT_S = 300.0
@@ -55,8 +55,9 @@ def _compiled_as(case: Case) -> tuple[Any, ...]:
         alike.model_copy(update=lengths).key,
         *(side is not None for side in case.hiding_window),
         case.seq_len_q == case.seq_len_k,
-        # The kernels for sm_90 have another tile for longer sequences.
+        # The kernels for sm_90 have another tile for longer sequences, and leave what has few to the others.
         forward_tile(case) if case.backend != "flash_portable" and takes(case) else None,
+        case.backend == "flash" and keeps_busy(case),
     )
 
 

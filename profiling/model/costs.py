@@ -50,7 +50,7 @@ def amounts(case: Case, device: Device) -> tuple[Amount, ...]:
     if case.backend in EAGER:
         return _eager(case, device)
     if case.backend in FUSED and device.sm_count is not None:
-        tile = _assumed_tile(case)
+        tile = _assumed_tile(case, device.sm_count)
         return () if tile is None else _fused(case, device.sm_count, tile)
     return ()
 
@@ -78,10 +78,10 @@ def tile_amounts(case: Case, device: Device) -> tuple[Amount, ...]:
     )
 
 
-def _assumed_tile(case: Case) -> tuple[int, int] | None:
+def _assumed_tile(case: Case, sm_count: int) -> tuple[int, int] | None:
     """The tile that a fused backend is taken to have; that of `flash_hopper` is known."""
     if case.backend == "flash_hopper":
-        return hopper.forward_tile(case) if case.direction == "fwd" else hopper.backward_tile(case)
+        return hopper.forward_tile(case, sm_count) if case.direction == "fwd" else hopper.backward_tile(case)
     return default_tile(case.direction)
 
 

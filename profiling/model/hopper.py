@@ -8,17 +8,20 @@ thread blocks add to, and where one of those sums is when the next arrives no fo
 
 from __future__ import annotations
 
+import math
+
 from profiling.case import DETERMINISTIC, Case
 from profiling.devices import Device
 
 CAPABILITY = "9.0"
 KERNEL = "fa_core.flash_hopper"  # what a row that ran on these kernels says
 WIDTHS: tuple[int, ...] = (64, 128, 256)  # heads are padded to one of these
-# From so many queries on narrow heads have a forward tile of 192 rows: where all keys are seen, under a mask.
-_MANY_QUERIES = 2048, 4096
 _FEW_KEYS = 1024  # up to so many a tile has 64 of them under a mask
 _FEW_QUERIES = 64  # up to so many, of all heads that share keys, the keys are divided between programs
 _MAX_PACKED_QUERIES = 16  # up to so many, the heads of a group share a tile
+# As in `fa_core.hopper`: when narrow heads have a forward tile of 192 rows, and whose forward is left to others.
+_TALL_MORE, _TALL_MASKED_QUERIES, _MANY_KEYS, _BUSY_SHARE = 1.1, 3072, 2**20, 0.75
+_SM_COUNT = 132  # of an H100 SXM or an H200
 _BACKWARD_TILES = {64: (128, 128), 128: (64, 128), 256: (64, 64)}
 
 
@@ -43,14 +46,36 @@ def takes(case: Case) -> bool:
     )
 
 
+def _tiles(case: Case, block_m: int) -> int:
+    """Tiles of so many queries, of all heads."""
+    return case.batch * case.heads * math.ceil(case.seq_len_q / block_m)
+
+
+def keeps_busy(case: Case, sm_count: int = _SM_COUNT) -> bool:
+    """Whether a forward has enough to do for these kernels; else `flash` takes the portable ones.
+
+    A backward always has, and wide heads.
+    """
+    tile = forward_tile(case, sm_count)
+    if case.direction != "fwd" or tile is None or padded_width(case) == 256:
+        return True
+    return _tiles(case, tile[0]) >= _BUSY_SHARE * sm_count
+
+
 def as_run(case: Case, device: Device | None) -> Case:
     """`flash` under the name of the kernels by which it goes on a device; every other case as it is.
 
-    A device that is not known is taken for one without kernels of its own.
+    A device that is not known is taken for one without kernels of its own. Of both directions the name is
+    that of the backward's.
     """
     if case.backend != "flash":
         return case
-    if device is not None and device.compute_capability == CAPABILITY and takes(case):
+    if (
+        device is not None
+        and device.compute_capability == CAPABILITY
+        and takes(case)
+        and keeps_busy(case, device.sm_count or _SM_COUNT)
+    ):
         return case.model_copy(update={"backend": "flash_hopper"})
     return case.model_copy(update={"backend": "flash_portable", "variant": ""})
 
@@ -66,14 +91,18 @@ def _is_masked(case: Case) -> bool:
     return case.causal or case.hiding_window != (None, None)
 
 
-def forward_tile(case: Case) -> tuple[int, int] | None:
+def forward_tile(case: Case, sm_count: int = _SM_COUNT) -> tuple[int, int] | None:
     """Queries and keys of the forward's tile; None for a head_dim that it cannot take."""
     width, masked = padded_width(case), _is_masked(case)
     if width is None:
         return None
     if width == 256 or (masked and case.seq_len_k <= _FEW_KEYS):
         return 128, 64
-    return (192, 128) if width == 64 and case.seq_len_q >= _MANY_QUERIES[masked] else (128, 128)
+    if width == 64 and (not masked or case.seq_len_q >= _TALL_MASKED_QUERIES):
+        more = 1.0 if masked and case.seq_len_k * width < _MANY_KEYS else _TALL_MORE
+        tall, short = (math.ceil(_tiles(case, rows) / sm_count) * rows for rows in (192, 128))
+        return (192, 128) if tall <= more * short else (128, 128)
+    return 128, 128
 
 
 def backward_tile(case: Case) -> tuple[int, int] | None:

@@ -297,7 +297,7 @@ def test_an_old_triton_gets_the_portable_kernels(sm_90, monkeypatch):
 
 def test_explain_says_which_kernels(sm_90):
     """`explain` names the kernels, and why not those for sm_90."""
-    q = torch.empty(2, 4, 256, 64, dtype=torch.bfloat16, device="meta")
+    q = torch.empty(2, 32, 256, 64, dtype=torch.bfloat16, device="meta")
     assert explain(q, q, q, impl="flash_hopper") == "flash_hopper: asked for; the kernels for sm_90"
     assert explain(q, q, q) == "flash: it can take these tensors; the kernels for sm_90"
     assert explain(q, q, q, impl="flash_portable") == "flash_portable: asked for"
@@ -311,12 +311,37 @@ def test_explain_says_which_kernels(sm_90):
 
 def test_which_kernels_flash_goes_by(sm_90):
     """Where those for sm_90 can take a call, by them; a tile, or what they cannot take, by the others."""
-    q = BF16(2, 4, 256, 64)
+    q = BF16(2, 32, 256, 64)
     assert flash_kernels(q, q, q, causal=True) == "flash_hopper"
     assert flash_kernels(q, q, q, window=(10, None)) == "flash_hopper"
-    for options in ({"block_m": 64, "block_n": 64}, {"softcap": 2.0}, {"alibi_slopes": BF16(4)}):
+    for options in ({"block_m": 64, "block_n": 64}, {"softcap": 2.0}, {"alibi_slopes": BF16(32)}):
         assert flash_kernels(q, q, q, **options) == "flash_portable"
+        assert flash_kernels(q, q, q, **options, backward=True) == "flash_portable"
     assert flash_kernels(q[:, :, :1], q, q) == "flash_portable"
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "n_q", "n_k", "d", "forward"),
+    [
+        (1, 16, 512, 512, 128, "flash_portable"),  # 64 tiles for 132 multiprocessors
+        (1, 16, 768, 768, 128, "flash_portable"),  # 96
+        (1, 16, 896, 896, 128, "flash_hopper"),  # 112
+        (8, 16, 128, 128, 64, "flash_hopper"),
+        (1, 16, 512, 65536, 128, "flash_portable"),  # a part of a long prompt: keys do not count
+        (1, 16, 128, 128, 192, "flash_hopper"),  # wide heads
+        (1, 4, 4096, 4096, 64, "flash_hopper"),  # with tiles of 128 rows: of 192 there were 88
+    ],
+)
+def test_a_forward_with_few_tiles_is_the_portable_ones(sm_90, batch, heads, n_q, n_k, d, forward):
+    """Where three quarters of the multiprocessors would not have a tile; the backward stays, and so does a
+    name that is asked for.
+    """
+    q, k = BF16(batch, heads, n_q, d), BF16(batch, heads, n_k, d)
+    assert flash_kernels(q, k, k) == forward
+    assert flash_kernels(q, k, k, backward=True) == "flash_hopper"
+    assert explain(q, k, k, impl="flash_hopper") == "flash_hopper: asked for; the kernels for sm_90"
+    few = "; the portable kernels, because for those of sm_90 tiles must keep 75% of the multiprocessors busy"
+    assert (few in explain(q, k, k)) == (forward == "flash_portable")
 
 
 @pytest.mark.skipif(HERE, reason="here they run")
@@ -328,12 +353,17 @@ def test_asked_for_where_they_cannot_run():
 
 
 def test_tiles_follow_the_shape(sm_90):
-    """192 queries only where few are left over, narrow tiles for short masked heads, the hardware's order
-    for long ones.
+    """192 queries only where few are left over and no wave is lost, narrow tiles for short masked heads, the
+    hardware's order for long ones.
     """
     assert hopper.forward_tile(_problem(n_q=512)).block_m == 128
-    assert hopper.forward_tile(_problem(n_q=4096, n_k=4096)).block_m == 192
-    assert hopper.forward_tile(_problem(n_q=2048, n_k=2048, right=0)).block_m == 128
+    assert hopper.forward_tile(_problem(n_q=3072, n_k=4096)).block_m == 192  # 128 tiles in one wave, not two
+    assert hopper.forward_tile(_problem(n_q=4096, n_k=4096)).block_m == 128  # two waves in either case
+    assert hopper.forward_tile(_problem(n_q=3072, n_k=4096, right=0)).block_m == 192
+    assert hopper.forward_tile(_problem(n_q=1536, n_k=2048, right=0)).block_m == 128
+    assert (
+        hopper.forward_tile(_problem(n_q=16384, n_k=8192)).block_m == 192
+    )  # 6 waves of 192 rows for 8 of 128
     assert hopper.forward_tile(_problem(n_q=512, n_k=512, right=0)).block_n == 64
     assert hopper.forward_tile(_problem(n_q=4096, n_k=8192, d=128, right=0)).persistent is False
     assert hopper.forward_tile(_problem(n_q=4096, n_k=8192, d=128)).persistent is True

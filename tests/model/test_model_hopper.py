@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from fa_core import hopper
 from fa_core.kernels import tuning
 from fa_core.launch import Problem, Saved
 from profiling.case import Case
-from profiling.model.hopper import backward_tile, forward_tile, padded_width, sums_dq
+from profiling.model.hopper import backward_tile, forward_tile, keeps_busy, padded_width, sums_dq
 from profiling.model.memory import peak_bytes
 
 H200 = tuning.Gpu(232448, (9, 0), 132)
@@ -26,7 +28,15 @@ FULL, CAUSAL = (None, None), (None, 0)
 def case(n_q: int, n_k: int, d: int, **fields: Any) -> Case:
     """Two sequences of six heads, bf16."""
     shape = {"batch": 2, "heads": 6, "kv_heads": 6, "seq_len_q": n_q, "seq_len_k": n_k}
-    return Case(backend="flash_hopper", **shape, head_dim=d, head_dim_v=d, **fields)
+    return Case(backend="flash_hopper", **(shape | fields), head_dim=d, head_dim_v=d)
+
+
+@contextlib.contextmanager
+def on_h200() -> Iterator[None]:
+    """Tensors without storage stand for an H200's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "elsewhere", H200)
+        yield
 
 
 def problem(of: Case) -> Problem:
@@ -40,25 +50,38 @@ def problem(of: Case) -> Problem:
     return Problem(q, k, k, None, None, None, None, None, None, 1.0, left, right, False, 0.0)
 
 
-@given(st.integers(65, 20000), st.integers(65, 20000), st.integers(1, 256), st.sampled_from("fcw"))
-def test_tiles_are_those_of_fa_core(n_q: int, n_k: int, d: int, mask: str) -> None:
-    """At every length, width and mask: forward, and the backward's main kernel (queries x keys)."""
+@given(
+    st.integers(1, 64),
+    st.integers(65, 20000),
+    st.integers(65, 20000),
+    st.integers(1, 256),
+    st.sampled_from("fcw"),
+)
+def test_tiles_are_those_of_fa_core(batch: int, n_q: int, n_k: int, d: int, mask: str) -> None:
+    """At every length, width and mask: forward, and the backward's main kernel (queries x keys); and which
+    forwards have too few tiles.
+    """
     fields = {"f": {}, "c": {"causal": True}, "w": {"window_left": 3, "window_right": 5}}[mask]
-    one = case(n_q, n_k, d, **fields)
+    one = case(n_q, n_k, d, batch=batch, **fields)
     p = problem(one)
-    ours, backward = hopper.forward_tile(p), hopper.backward_tile(p)
+    with on_h200():
+        ours, rather_not = hopper.forward_tile(p), hopper.why_rather_not(p)
+    backward = hopper.backward_tile(p)
     assert forward_tile(one) == (ours.block_m, ours.block_n)
+    assert keeps_busy(one) == (rather_not == "")
+    assert keeps_busy(one.model_copy(update={"direction": "bwd"}))
     assert backward_tile(one) == (backward.block_m, backward.keys)
     assert padded_width(one) == hopper.padded_width(d)
 
 
-@pytest.mark.parametrize("n", [1023, 1024, 1025, 2047, 2048, 4095, 4096, 8191, 8192])
+@pytest.mark.parametrize("n", [1023, 1024, 1025, 3071, 3072, 3073, 8191, 8192, 16383, 16384])
 @pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
 def test_tiles_at_the_lengths_that_choose_them(n: int, d: int, causal: bool) -> None:
     """On either side of each length at which a tile changes."""
     one = case(n, n, d, causal=causal)
-    ours = hopper.forward_tile(problem(one))
+    with on_h200():
+        ours = hopper.forward_tile(problem(one))
     assert forward_tile(one) == (ours.block_m, ours.block_n)
 
 
