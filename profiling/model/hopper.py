@@ -19,7 +19,7 @@ WIDTHS: tuple[int, ...] = (64, 128, 256)  # heads are padded to one of these
 _FEW_KEYS = 1024  # up to so many a tile has 64 of them under a mask
 _FEW_QUERIES = 64  # up to so many, of all heads that share keys, the keys are divided between programs
 _MAX_PACKED_QUERIES = 16  # up to so many, the heads of a group share a tile
-# As in `fa_core.hopper`: when narrow heads have a forward tile of 192 rows, and whose forward is left to others.
+# As in `fa_core.hopper`: when narrow heads have a forward tile of 192 rows, whose forward is left to others.
 _TALL_MORE, _TALL_MASKED_QUERIES, _MANY_KEYS, _BUSY_SHARE = 1.1, 3072, 2**20, 0.75
 _SM_COUNT = 132  # of an H100 SXM or an H200
 _BACKWARD_TILES = {64: (128, 128), 128: (64, 128), 256: (64, 64)}

@@ -1,13 +1,13 @@
 """One GPU against all GPUs of a host through ray: the same sweep, wall-clock time and rows.
 
-    python tests/benchmarks/compare_executors.py SWEEP [--out DIR] [--git-commit SHA]
+    python tests/benchmarks/compare_executors.py SWEEP [--out DIR] [--run-id ID] [--git-commit SHA]
 
 Runs `flashscope run SWEEP` on cuda:0, then with `--executor ray`, each with an empty Triton cache of its
 own, so that neither profits from what the other compiled. Prints, of each, the seconds of the command, of its
 start until the file was begun and until the first rows were there (whole seconds: files have no finer times),
 and of what came after; the ratio of the two commands, and of what came after the first rows; and whether the
-rows are the same set of cases. The runs stay in DIR (a new folder of the temporary one by default) as
-`one-gpu` and `ray`.
+rows are the same set of cases. The runs stay in DIR (a new folder of the temporary one by default) as ID
+(`one-gpu` by default) and `ray`.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ def main() -> None:
     )
     parser.add_argument("sweep", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--run-id", default="one-gpu")
     parser.add_argument("--git-commit")
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp(prefix="executors-"))
     commit = ["--git-commit", options.git_commit] if options.git_commit else []
-    one = measure(options.sweep, out, "one-gpu", ["--device", "cuda:0", *commit])
+    one = measure(options.sweep, out, options.run_id, ["--device", "cuda:0", *commit])
     both = measure(options.sweep, out, "ray", ["--executor", "ray", *commit])
     for name, timed in (("one GPU", one), ("ray", both)):
         counts = Counter(row.status for row in timed.run.measurements)

@@ -340,6 +340,7 @@ class TestWhatRan:
         ("fields", "capability", "ran"),
         [
             ({}, (9, 0), "flash_hopper"),
+            ({"heads": 2, "kv_heads": 2}, (9, 0), "flash_portable"),
             ({"causal": True, "sinks": True, "window_left": 20}, (9, 0), "flash_hopper"),
             ({}, (8, 0), "flash_portable"),
             ({"softcap": 3.0}, (9, 0), "flash_portable"),
@@ -358,6 +359,7 @@ class TestWhatRan:
         monkeypatch.setattr(tuning, "elsewhere", tuning.Gpu(232448, capability, 132))
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
         shape = {"dtype": "bf16", "seq_len_q": 512, "seq_len_k": 512, "head_dim": 64, "head_dim_v": 64}
+        shape |= {"heads": 64, "kv_heads": 64}  # enough of them to keep a GPU busy
         case = make_case(backend="flash", **(shape | fields))
         inputs = make_inputs(case, torch.device("meta"), 0)
         backend = backends.Backend(lambda inputs: inputs.q, None, ours=True)

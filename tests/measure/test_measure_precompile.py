@@ -95,8 +95,8 @@ def test_a_window_counts_where_it_hides_something(n, left):
 
 
 def test_children_compile_and_a_later_process_compiles_nothing(tmp_path, monkeypatch):
-    """For an H200 that is not there: the forwards of a plan lie in Triton's cache afterwards, the portable one
-    of short sequences too.
+    """For an H200 that is not there: the forwards of a plan lie in Triton's cache afterwards, the portable
+    one of short sequences too.
     """
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with Precompiler([flash(512), flash(1024), flash(4096), flash(512, causal=True)], 2) as ahead:
