@@ -84,6 +84,11 @@ def shape_name(where: Slice) -> str:
     return f"{units.GROUP}·{units.GROUP}".join(parts)  # in one line of the table
 
 
+def unbroken(text: str) -> str:
+    """A text that stays in one line of the table."""
+    return text.replace("-", "\u2011").replace(" ", units.GROUP)
+
+
 def rows_name(where: Slice) -> str:
     """An operation over rows, and how many classes it keeps: `cross-entropy`, `softmax top-k, top 8`."""
     kept = f", top {where.head_dim_v}" if where.operation == "softmax_top_k" else ""
@@ -151,8 +156,8 @@ def table(
     shape, series = ("pass · operation", "rows") if over_rows else ("pass · d · mask", "batch · heads")
     for row in rows:
         line: dict[str, str] = {
-            shape: shape_name(row.slice),
-            series: series_name(row.slice).replace("-", "\u2011"),  # in one line of the table
+            shape: unbroken(shape_name(row.slice)),
+            series: unbroken(series_name(row.slice)),
         }
         for clock in found.clocks:
             line[f"{words.crossover} {clock}"] = cell(row.by_clock.get(clock), row.slice)
@@ -160,7 +165,9 @@ def table(
         for speedup in row.speedups:
             line[f"× at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
         longest = row.largest.get(found.baseline, 0)
-        line[f"largest {words.each} {found.baseline}"] = units.count_text(longest) if longest else "none"
+        line[f"{'largest N' if words.before else 'most classes'} {found.baseline}"] = (
+            units.count_text(longest) if longest else "none"
+        )
         out.append(line)
     return pd.DataFrame(out).fillna(units.UNKNOWN)  # operations have their speed-ups at lengths of their own
 

@@ -48,7 +48,7 @@ STYLES: dict[str, Style] = {
     "sdpa_efficient": Style("#2A9DC4", "diamond-wide"),
     "sdpa_math": Style("#C44E52", "hourglass"),
     "flex": Style("#B0742A", "triangle-left"),
-    "online": Style("#00868B", "square-cross"),
+    "online": Style("#00868B", "star-triangle-down"),
 }
 # For `module:function` backends: the same name gets the same style in every run.
 _OTHERS: tuple[Style, ...] = (
@@ -261,11 +261,20 @@ def value_range(values: Iterable[float | None], *, log: bool, room_above: float 
 
 
 def value_axis(value_range: Sequence[float], title: str, *, log: bool) -> dict[str, Any]:
-    """A plain value axis; a log axis has ticks at 1, 10, 100 if that gives enough, else at 1, 2, 5, 10."""
+    """A plain value axis; a log axis has ticks at 1, 10, 100 if that gives enough, else at 1, 2, 5, 10.
+
+    Where two of these are not on it, at every whole number, or tenth of one, of a power of ten.
+    """
     axis: dict[str, Any] = {"title": {"text": safe(title)}, "range": list(value_range), "zeroline": False}
     if not log:
         return axis | {"type": "linear", "tickformat": ",.6~g"}  # no prefix: the title has the unit
-    steps = (1,) if value_range[1] - value_range[0] >= 1.5 else (1, 2, 5)
-    powers = range(math.floor(value_range[0]), math.ceil(value_range[1]) + 1)
-    ticks = [m * 10.0**p for p in powers for m in steps]
+    low, high = value_range
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    ticks: list[float] = []
+    for steps in (
+        ((1,),) if high - low >= 1.5 else ((1, 2, 5), range(1, 10), [m / 10 for m in range(10, 100)])
+    ):
+        ticks = [float(f"{m}e{p}") for p in powers for m in steps]
+        if sum(low <= math.log10(tick) <= high for tick in ticks) > 1:
+            break
     return axis | {"type": "log", "tickvals": ticks, "ticktext": [units.number_text(t) for t in ticks]}

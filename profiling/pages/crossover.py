@@ -20,6 +20,9 @@ from profiling.figures import reasons
 from profiling.figures.series import LATENCY, PEAK_MEMORY, Point, Series
 from profiling.pages import crossover_map, filters, point, state, widgets
 
+QUESTION = (
+    "From which sequence length (or number of classes) on is the candidate ahead, how sure is that, and why?"
+)
 METRICS = ("latency", "memory")
 VIEWS = ("curves", "map")
 # What a verdict means, for the help text; the words are those of the analysis.
@@ -35,7 +38,7 @@ MEANING = {
 
 def render() -> None:
     """Draw the page."""
-    head = widgets.open_run("Crossover", "From which N on is the candidate ahead, how sure is that, and why?")
+    head = widgets.open_run("Crossover", QUESTION)
     loaded = head.loaded
     if loaded is None:
         return

@@ -34,7 +34,7 @@ COLUMNS = ["name", "seq_len", "peak_mem_bytes", "retained_mem_bytes", "mem_metho
 
 def render() -> None:
     """Draw the page."""
-    head = widgets.open_run("Memory", "What fits, and how does it grow with N?")
+    head = widgets.open_run("Memory", "What fits, and how does it grow?")
     loaded = head.loaded
     if loaded is None:
         return
