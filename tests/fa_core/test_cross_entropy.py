@@ -418,43 +418,6 @@ def test_a_second_derivative_is_refused():
         torch.autograd.grad(first.sum(), leaf)
 
 
-# ---------------------------------------------------------------------------------- as PyTorch has them
-
-
-@pytest.mark.parametrize("classes", [7, 40])
-def test_opcheck(classes):
-    """Schemas, fakes, autograd and tracing with dynamic shapes agree with what runs, both ways."""
-    x = make_rows(5, classes, ignored=1)
-    ops = torch.ops.fa_core
-    online(x.logits, x.target)  # registers them
-    torch.library.opcheck(ops.cross_entropy_forward.default, (x.logits.requires_grad_(), x.target, IGNORED))
-    logits = x.logits.detach()
-    _, row_max, log_sum = ops.cross_entropy_forward.default(logits, x.target, IGNORED)
-    for sent in ((x.dloss, x.dlse), (x.dloss, None), (None, x.dlse)):
-        args = (logits, x.target, row_max, log_sum, *sent, IGNORED)
-        torch.library.opcheck(ops.cross_entropy_backward.default, args)
-
-
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_fullgraph_compile(dynamic):
-    """One graph, forward and backward, with the z-loss: what comes out is what comes without a compiler."""
-    x = make_rows(6, 50)
-    leaf = x.logits.reshape(2, 3, 50).requires_grad_()
-
-    def trained(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        loss, lse = online(logits, target, return_lse=True)
-        return loss + 1e-3 * lse.square().mean()
-
-    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
-    compiled = torch.compile(trained, fullgraph=True, dynamic=dynamic, backend=backend)
-    found = []
-    for call in (trained, compiled):
-        loss = call(leaf, x.target.reshape(2, 3))
-        found.append((loss, *torch.autograd.grad(loss, leaf)))
-    for seen, expected in zip(*found, strict=True):
-        torch.testing.assert_close(seen, expected)
-
-
 @pytest.mark.parametrize("impl", ["online", "naive", "auto"])
 def test_shapes_need_no_storage(impl, monkeypatch):
     """`meta` tensors get the shapes and dtypes that real ones would have."""

@@ -284,40 +284,6 @@ def test_online_refuses_fp64_and_a_second_derivative():
         torch.autograd.grad(first.sum(), leaf)
 
 
-# ---------------------------------------------------------------------------------- as PyTorch has them
-
-
-@BOTH
-def test_opcheck(renormalize):
-    """Schemas, fakes, autograd and tracing with dynamic shapes agree with what runs, both ways."""
-    x = make_gate(5, 12, 3)
-    ops = torch.ops.fa_core
-    online(x.logits, 3)  # registers them
-    _, indices, statistics = ops.top_k_forward.default(x.logits, 3, renormalize)
-    args = (x.logits, indices, statistics, x.dweights, renormalize)
-    torch.library.opcheck(ops.top_k_backward.default, args)
-    torch.library.opcheck(ops.top_k_forward.default, (x.logits.requires_grad_(), 3, renormalize))
-
-
-@BOTH
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_fullgraph_compile(dynamic, renormalize):
-    """One graph, forward and backward: what comes out is what comes without a compiler."""
-    x = make_gate(6, 40, 3)
-    leaf = x.logits.reshape(2, 3, 40).requires_grad_()
-
-    def gate(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return online(logits, 3, renormalize=renormalize)
-
-    backend = "inductor" if DEVICE == "cuda" else "aot_eager"
-    found = []
-    for call in (gate, torch.compile(gate, fullgraph=True, dynamic=dynamic, backend=backend)):
-        weights, indices = call(leaf)
-        found.append((weights, indices, *torch.autograd.grad(weights, leaf, x.dweights.reshape(2, 3, 3))))
-    for seen, expected in zip(*found, strict=True):
-        torch.testing.assert_close(seen, expected)
-
-
 @pytest.mark.parametrize("impl", ["online", "naive", "auto"])
 def test_shapes_need_no_storage(impl, monkeypatch):
     """`meta` tensors get the shapes and dtypes that real ones would have."""
