@@ -152,6 +152,7 @@ def table(
     """
     out = []
     words = along_of(rows)
+    at = sorted({speedup.seq_len for row in rows for speedup in row.speedups})
     over_rows = all(row.slice.operation != ATTENTION for row in rows)
     shape, series = ("pass · operation", "rows") if over_rows else ("pass · d · mask", "batch · heads")
     for row in rows:
@@ -162,14 +163,14 @@ def table(
         for clock in found.clocks:
             line[f"{words.crossover} {clock}"] = cell(row.by_clock.get(clock), row.slice)
         line[f"{words.crossover} memory"] = cell(row.memory, row.slice)
-        for speedup in row.speedups:
-            line[f"× at {units.count_text(speedup.seq_len)}"] = speedup_text(speedup)
+        known = {speedup.seq_len: speedup_text(speedup) for speedup in row.speedups}
+        line |= {f"× at {units.count_text(n)}": known.get(n, units.UNKNOWN) for n in at}
         longest = row.largest.get(found.baseline, 0)
         line[f"{'largest N' if words.before else 'most classes'} {found.baseline}"] = (
             units.count_text(longest) if longest else "none"
         )
         out.append(line)
-    return pd.DataFrame(out).fillna(units.UNKNOWN)  # operations have their speed-ups at lengths of their own
+    return pd.DataFrame(out)
 
 
 def numbers(found: Overview, rows: Sequence[OverviewRow]) -> pd.DataFrame:

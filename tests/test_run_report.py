@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from synthetic import (
+    ROW_LAWS,
     failed_measurement,
     synthetic_case,
     synthetic_environment,
+    synthetic_measurement,
+    synthetic_row_case,
     synthetic_run,
     write_synthetic,
 )
@@ -244,3 +247,23 @@ def test_what_cannot_be_reported_is_one_sentence(
     assert said in err
     assert err.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_report_on_rows_speaks_of_classes() -> None:
+    """Headings, axes and tables are those of rows; beside attention a table heads both."""
+    cases = [synthetic_row_case(name, n) for n in (100, 400, 1600) for name in ("naive", "online")]
+    measured = tuple(synthetic_measurement(case, laws=ROW_LAWS) for case in cases)
+    plain = synthetic_run(seq_lens=(256, 1024))
+    for rows, heading in ((measured, "Classes"), ((*plain.measurements, *measured), "N or classes")):
+        run = Run(header=plain.header, measurements=rows, environments=plain.environments, end=plain.end)
+        table = untiled(with_axes(store.frame(run)))
+        found = overview(table, store.samples_frame(run), candidate="online", clock="device")
+        text = run_report.to_html(run, table, found, None)
+        assert f'<th scope="col">{heading}</th>' in text
+        assert "bf16 4096 rows cross-entropy" in text
+        assert "cross-entropy fwd bf16 4096 rows" in text
+        assert "Classes of a row" in text
+        assert ("Sequence length N (tokens)" in text) is (heading != "Classes")
+        if heading == "Classes":
+            assert "Measured. A crossover is where online overtakes naive" in text
+            assert "Speed-up against classes of a row" in text

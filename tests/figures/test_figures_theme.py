@@ -5,6 +5,7 @@ import math
 import plotly.graph_objects as go
 import pytest
 
+from profiling.analysis.operations import CLASSES
 from profiling.case import BACKENDS, VARIANTS
 from profiling.figures import theme
 
@@ -130,3 +131,21 @@ def test_a_line_at_a_length_has_its_label_there_on_a_linear_axis() -> None:
     fig = go.Figure()
     theme.seq_len_line(fig, 512.0, "N* = 512", log=False)
     assert fig.layout.annotations[0].x == 512.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-8.0, -2.0), (-7.6, -7.3), (-7.52, -7.45), (1.9, 2.1), (0.0, 0.6), (3.0, 3.9)]
+)
+def test_a_log_axis_has_two_ticks_at_least(low: float, high: float) -> None:
+    """However narrow its range, so that a reader knows the scale."""
+    axis = theme.value_axis([low, high], "Relative error", log=True)
+    inside = [tick for tick in axis["tickvals"] if low <= math.log10(tick) <= high]
+    assert 2 <= len(inside) <= 12
+    assert len(set(axis["ticktext"])) == len(axis["tickvals"])
+
+
+def test_the_axis_of_rows_is_called_classes() -> None:
+    """The title is given by what runs along it; without one there is none."""
+    assert theme.seq_len_axis([8, 64], title=CLASSES.axis)["title"]["text"] == "Classes of a row"
+    assert theme.seq_len_axis([8, 64], title="")["title"]["text"] == ""
+    assert theme.seq_len_axis([8, 64])["title"]["text"] == "Sequence length N (tokens)"
