@@ -10,6 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from profiling import store
+from profiling.analysis.operations import attention_rows
 from profiling.case import Case, InputError
 from profiling.model.flops import flops
 from profiling.pages import state, widgets
@@ -89,8 +90,9 @@ def _file_side(digest: str, name: str, _content: bytes) -> Side:
 
 
 def only(side: Side, backend: str) -> Side:
-    """A side without what a published result cannot have: other backends, other clocks."""
-    frame = side.frame[(side.frame["backend"] == backend) & (side.frame["clock"] == PUBLISHED_CLOCK)]
+    """A side without what a published result cannot have: other backends, clocks and operations."""
+    frame = attention_rows(side.frame)
+    frame = frame[(frame["backend"] == backend) & (frame["clock"] == PUBLISHED_CLOCK)]
     return side._replace(frame=frame, key=(*side.key, backend))
 
 
