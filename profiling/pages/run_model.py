@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from profiling import units
+from profiling.analysis.operations import Along, along
 from profiling.case import Case, blocks
 from profiling.figures.gpu_trace import Moment
 from profiling.grid import Sweep
@@ -27,15 +28,29 @@ def plan_text(cases: Sequence[Case], sweep: Sweep, device: str) -> str:
     """What a sweep would measure, and for how long."""
     if not cases:
         return "No case."
-    lengths = sorted({case.seq_len_k for case in cases})
     names = dict.fromkeys(name for group in sweep.group for name in group.backends)
-    first, last = units.count_text(lengths[0]), units.count_text(lengths[-1])
     return (
         f"{_count(len(cases), 'case')} in {_count(len(blocks(cases)), 'shape')}, "
-        f"{f'N = {first}' if first == last else f'N from {first} to {last}'}; "
+        f"{_lengths_text(cases)}; "
         f"{'backend' if len(names) == 1 else 'backends'} {', '.join(names)}; "
         f"up to {_count(sweep.protocol.rounds, 'round')} in {_count(sweep.protocol.processes, 'process')}."
     )
+
+
+def _lengths_text(cases: Sequence[Case]) -> str:
+    """`N from 64 to 4096`, `100 to 5000 classes`, or both."""
+    by: dict[Along, list[int]] = {}
+    for case in cases:
+        by.setdefault(along([case.operation]), []).append(case.seq_len_k)
+    parts = []
+    for words, lengths in by.items():
+        first, last = min(lengths), max(lengths)
+        span = f"{units.count_text(first)} to {units.count_text(last)}"
+        if first == last:
+            parts.append(words.at(first))
+        else:
+            parts.append(f"N from {span}" if words.before else words.of(span))
+    return ", ".join(parts)
 
 
 def _count(n: int, noun: str) -> str:

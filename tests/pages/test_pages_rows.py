@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,3 +255,11 @@ def test_all_rows_of_a_mixed_run_are_reached_by_filters() -> None:
     assert where.nunique() == len(table)
     assert not table.loc[table["operation"] != "attention", "plain"].any()
     assert table.loc[table["operation"] == "attention", "plain"].all()
+
+
+def test_a_sweep_of_rows_is_planned_in_classes(show: Show) -> None:
+    """Page Run offers the sweep of the project, and says what it would measure."""
+    show("h200-softmax")
+    said = spaced(texts(draw("run", sweep="softmax")))
+    assert re.search(r"shapes, [0-9 ]+ to [0-9 ]+ classes; backends ", said)
+    assert "N from" not in said
