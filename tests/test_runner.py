@@ -367,3 +367,13 @@ class TestRefineAndBudget:
         end = load_run(result.path).end
         assert result.timed_s == end.timed_s == 0.25
         assert result.took_s == end.took_s >= 0.0
+
+
+def test_a_sweep_of_rows_has_online_and_one_may_ask_for_it():
+    """Its backends are split as its operation has them; attention's are none of it."""
+    group = {"operation": "cross_entropy", "backends": ("naive", "online"), "rows": (8,), "classes": (10, 20)}
+    sweep = Sweep.model_validate({"name": "rows", "group": (group,)})
+    assert len(runner._cases(sweep, None)) == 4
+    assert {case.backend for case in runner._cases(sweep, ["online"])} == {"online"}
+    with pytest.raises(InputError, match="flash is not in sweep rows, which has naive, online"):
+        runner._cases(sweep, ["flash"])
