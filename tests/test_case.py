@@ -103,6 +103,15 @@ def test_a_backend_splits_into_name_and_variant() -> None:
     assert split_backend("my.mod:f") == ("my.mod:f", "")
 
 
+def test_a_name_is_split_by_whatever_operation_has_it() -> None:
+    """`online` is of rows, `flash` of attention; what neither has is refused in attention's words."""
+    assert split_name("online") == ("online", "")
+    assert split_name("flash/deterministic") == ("flash", "deterministic")
+    assert split_name("naive/fp32_softmax") == ("naive", "fp32_softmax")
+    with pytest.raises(InputError, match="unknown backend"):
+        split_name("cuda")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -115,15 +124,6 @@ def test_a_backend_splits_into_name_and_variant() -> None:
         ("/add", "unknown backend ''"),
     ],
 )
-def test_a_name_is_split_by_whatever_operation_has_it() -> None:
-    """`online` is of rows, `flash` of attention; what neither has is refused in attention's words."""
-    assert split_name("online") == ("online", "")
-    assert split_name("flash/deterministic") == ("flash", "deterministic")
-    assert split_name("naive/fp32_softmax") == ("naive", "fp32_softmax")
-    with pytest.raises(InputError, match="unknown backend"):
-        split_name("cuda")
-
-
 def test_wrong_variants_are_refused(text: str, said: str) -> None:
     """The message says which part is wrong and what is allowed."""
     with pytest.raises(InputError, match=re.escape(said)):
