@@ -32,8 +32,12 @@ _CALL = tuple(f"fa_core/{name}.py" for name in ("op", "launch", "packed", "plan"
 _PORTABLE = (*_CALL, *_KERNELS)
 # All of the kernels: what sends back to sinks runs on the portable ones.
 _FLASH = (*_CALL, "fa_core/hopper*.py", "fa_core/kernels/*.py")
-# Of the operations over rows the baselines are PyTorch's own.
-_ROWS = {"online": ("fa_core/softmax/*.py",)}
+# Of the operations over rows; their baselines are PyTorch's own.
+_ROWS = {
+    "online": tuple(
+        f"fa_core/softmax/{name}.py" for name in ("kernels", "selection", "tiles", "launches", "op")
+    )
+}
 _SOURCES: dict[str, tuple[str, ...]] = {
     "naive": _NAIVE,
     "naive_compiled": _NAIVE,

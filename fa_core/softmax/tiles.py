@@ -38,10 +38,10 @@ class _Sizes(NamedTuple):
     num_warps: int
 
 
-# Not measured yet: see tests/benchmarks/tune_softmax.py.
+# Found on an H200 by tests/benchmarks/tune_softmax.py, but for the backward of top-k, which is a first guess.
 _TABLE: dict[str, _Sizes] = {
-    "cross_entropy": _Sizes(16384, 8192, 8),
-    "cross_entropy_backward": _Sizes(8192, 8192, 4),
+    "cross_entropy": _Sizes(8192, 8192, 8),
+    "cross_entropy_backward": _Sizes(4096, 4096, 4),
     "few_classes": _Sizes(4096, 4096, 4),
     "groups": _Sizes(8192, 8192, 4),
     # Of groups, at four bytes each, then of the classes of those that were chosen.
@@ -64,7 +64,9 @@ def choose(kernel: str, classes: int, itemsize: int) -> Tile:
     sizes = _TABLE[kernel]
     whole = max(_LEAST_COLUMNS, power_of_two(classes))
     columns = whole if kernel == "few_classes" else min(whole, sizes.row_bytes // itemsize)
-    rows = 1 if kernel in ("groups", "selection") else max(1, sizes.tile_bytes // itemsize // columns)
+    # Of so few classes the rounds that take out the best are short, and half the rows a program are enough.
+    tile_bytes = sizes.tile_bytes // 2 if kernel == "few_classes" and whole <= 64 else sizes.tile_bytes
+    rows = 1 if kernel in ("groups", "selection") else max(1, tile_bytes // itemsize // columns)
     return Tile(rows, columns, sizes.num_warps if rows * columns >= 1024 else 1)
 
 
