@@ -10,7 +10,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from profiling.case import InputError, first_problem
-from profiling.claims import algorithm, held, moved, onchip, speed
+from profiling.claims import algorithm, held, moved, onchip, rows, speed
 from profiling.claims.evidence import AtHand, Evidence, LackingError, Maker
 from profiling.paths import DATA_DIR
 
@@ -23,7 +23,7 @@ VERDICTS: dict[str, str] = {
 # Every evidence function by name, and the sweep that measures what it needs; empty where it needs no run.
 MAKERS: dict[str, tuple[Maker, str]] = {
     maker.__name__: (maker, sweep)
-    for module in (algorithm, held, moved, onchip, speed)
+    for module in (algorithm, held, moved, onchip, rows, speed)
     for maker, sweep in module.MAKERS.items()
 }
 COUNTED = ("counters", "predictions")  # sweeps of hardware counters
@@ -84,11 +84,11 @@ def claims(path: Path | None = None) -> tuple[Claim, ...]:
 @lru_cache(maxsize=4)
 def _load(path: Path, _mtime_ns: int) -> tuple[Claim, ...]:
     try:
-        rows = tomllib.loads(path.read_text(encoding="utf-8")).get("claim", [])
+        listed = tomllib.loads(path.read_text(encoding="utf-8")).get("claim", [])
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not valid TOML: {error}") from None
     found: dict[int, Claim] = {}
-    for place, row in enumerate(rows, start=1):
+    for place, row in enumerate(listed, start=1):
         try:
             claim = Claim.model_validate(row)
         except ValidationError as error:

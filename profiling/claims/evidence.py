@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.curves import Slice, backend_names, untiled
-from profiling.analysis.operations import attention_rows
-from profiling.case import CLOCKS, DTYPE_BYTES, Case
+from profiling.analysis.operations import SEQUENCE, Along, attention_rows
+from profiling.case import ATTENTION, CLOCKS, DTYPE_BYTES, Case
 from profiling.devices import Device
 
 KINDS: dict[str, str] = {
@@ -39,28 +39,31 @@ class AtHand(NamedTuple):
 
     Attributes:
         rows: the comparison tables of all runs of one device, one below the other, with `name` (the backend's
-            with its variant) and `dram_bytes` (read and written).
+            with its variant) and `dram_bytes` (read and written); of attention alone.
         plain: those that are `ok`, of dense self-attention without features or a requested tile.
         device: that device; None for a CPU, or where there is no run.
         seed: of the random inputs of what is computed.
+        over_rows: the same columns as `rows`, of other operations, those that are `ok`.
     """
 
     rows: pd.DataFrame
     plain: pd.DataFrame
     device: Device | None
     seed: int = 0
+    over_rows: pd.DataFrame = pd.DataFrame()
 
 
 def at_hand(rows: pd.DataFrame, device: Device | None, seed: int = 0) -> AtHand:
-    """What is at hand, from the comparison tables of all runs of one device; of attention alone."""
-    rows = attention_rows(rows)
+    """What is at hand, from the comparison tables of all runs of one device."""
     rows = rows.assign(
         name=backend_names(rows), dram_bytes=rows["dram_read_bytes"] + rows["dram_write_bytes"]
     )
     rows = rows[
         [*_COLUMNS, *(name for name in rows.columns if name not in _COLUMNS and name in Slice._fields)]
     ]
-    return AtHand(rows, _plain(rows), device, seed)
+    over_rows = rows[(rows["operation"] != ATTENTION) & (rows["status"] == "ok")]
+    rows = attention_rows(rows)
+    return AtHand(rows, _plain(rows), device, seed, over_rows)
 
 
 class Fact(NamedTuple):
@@ -72,7 +75,7 @@ class Fact(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A curve along N for a small chart: a backend or a model, and its value by N."""
+    """A curve for a small chart: a backend or a model, and its value by N, or by what else it runs along."""
 
     name: str
     points: Mapping[int, float]
@@ -90,6 +93,7 @@ class Evidence(NamedTuple):
         lines: what a chart draws, all in one unit; none for most.
         unit: of the lines: `bytes`, `bytes moved`, or empty for a ratio.
         title: of the chart's value axis.
+        along: what the lines run along.
     """
 
     kind: str
@@ -99,6 +103,7 @@ class Evidence(NamedTuple):
     lines: tuple[Line, ...] = ()
     unit: str = ""
     title: str = ""
+    along: Along = SEQUENCE
 
 
 ByBackend = dict[str, dict[int, float]]

@@ -1,4 +1,4 @@
-"""The small chart beside a claim: a few curves along N, log-log."""
+"""The small chart beside a claim: a few curves along N or the classes of a row, log-log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import plotly.graph_objects as go
 
 from profiling.figures import theme
-from profiling.figures.series import Metric, Series, seq_lens, trace, values
+from profiling.figures.series import Metric, Series, along_of, seq_lens, trace, values
 
 HEIGHT = 280
 MOST_TICKS = 8
@@ -30,6 +30,7 @@ def figure(chart: ClaimChart) -> go.Figure:
         axis = theme.value_axis(decades, chart.metric.label, log=True)
     step = 1 + len(axis["tickvals"]) // MOST_TICKS  # errors span many decades
     axis |= {name: axis[name][::step] for name in ("tickvals", "ticktext")}
-    fig.update_xaxes(theme.seq_len_axis(seq_lens(chart.series), most=7))
+    along = along_of(chart.series)
+    fig.update_xaxes(theme.seq_len_axis(seq_lens(chart.series), title=along.axis, most=7))
     fig.update_yaxes(axis)
     return theme.finish(fig, height=HEIGHT)

@@ -127,7 +127,7 @@ def _show(found: Evidence | Missing, key: str) -> None:
         st.plotly_chart(
             figures.figure(model.chart(found)),
             key=f"chart-{key}",
-            alt=f"{found.title} along N",
+            alt=f"{found.title} along {found.along.noun}",
             config={"displayModeBar": False},
         )
         pictures.buttons(f"chart-{key}", key)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from profiling import units
+from profiling.analysis.operations import Along
 from profiling.claims.chapter import VERDICTS, Claim, Missing
 from profiling.claims.evidence import KINDS, Evidence, Line
 from profiling.figures import theme
@@ -58,18 +59,18 @@ def evidence_text(found: Evidence) -> str:
 
 def chart(found: Evidence) -> ClaimChart:
     """The curves of an evidence."""
-    series = tuple(_series(line, place) for place, line in enumerate(found.lines))
+    series = tuple(_series(line, place, found.along) for place, line in enumerate(found.lines))
     return ClaimChart(Metric(found.title, found.unit, "lower"), series)
 
 
-def _series(line: Line, place: int) -> Series:
+def _series(line: Line, place: int, along: Along) -> Series:
     points = tuple(Point(n, value) for n, value in sorted(line.points.items()))
     style = None
     if line.modelled and line.name in theme.MODEL_STYLES:
         style = theme.style_of(line.name)._replace(colour=theme.MODEL_STYLES[line.name][0])
     elif line.name not in theme.STYLES:  # no backend
         style = theme.style_of(NO_BACKEND[place % len(NO_BACKEND)])
-    return Series(line.name, points, modelled=line.modelled, style=style)
+    return Series(line.name, points, modelled=line.modelled, style=style, along=along)
 
 
 def table(rows: Sequence[tuple[Claim, str, Evidence | Missing]]) -> pd.DataFrame:
@@ -94,7 +95,13 @@ def table(rows: Sequence[tuple[Claim, str, Evidence | Missing]]) -> pd.DataFrame
             for fact in found.facts
         ]
         out += [
-            shared | {"kind": found.kind, "number": f"{line.name} at N = {n}", "value": value, "shown": ""}
+            shared
+            | {
+                "kind": found.kind,
+                "number": f"{line.name} at {found.along.at(n)}",
+                "value": value,
+                "shown": "",
+            }
             for line in found.lines
             for n, value in sorted(line.points.items())
         ]
