@@ -55,8 +55,8 @@ def _measured(hand: AtHand, operation: str, direction: str, **shape: object) -> 
     for values, own in rows.groupby(_SHAPE, sort=True):
         times = own.pivot_table(index="seq_len_k", columns="name", values="latency_p50_ms").dropna()
         if set(PAIR) <= set(times.columns) and len(times):
-            ratios = (times["naive"] / times["online"]).to_dict()
-            by_classes = {int(n): float(ratio) for n, ratio in ratios.items()}
+            ratios = (times["naive"] / times["online"]).tolist()
+            by_classes = dict(zip(map(int, times.index.tolist()), ratios, strict=True))
             found.append(_Found(dict(zip(_SHAPE, values, strict=True)), by_classes, own, clock))
     if not found:
         raise LackingError(f"{named(operation)} by {' and '.join(PAIR)}, {_EACH_WAY[direction]}")
@@ -138,8 +138,8 @@ def gates_and_samplers(hand: AtHand) -> Evidence:
         "measured",
         f"A gate of {widest} experts for {tokens} tokens takes {units.time_text(eager)} in eager code, "
         f"{units.time_text(one)} in one kernel: {units.ratio_text(eager / one)}, but of microseconds. For "
-        f"the {kept} likeliest of a vocabulary one pass {_turn(sampler.ratios)}: the rounds over a row's best "
-        "cost the same however long it is.",
+        f"the {kept} likeliest of a vocabulary one pass {_turn(sampler.ratios)}: the rounds over a row's "
+        "best cost the same however long it is.",
         f"{gate.source}; {sampler.source}",
         facts,
         (
