@@ -161,4 +161,4 @@ def test_the_committed_runs_are_within_the_rule() -> None:
     assert found["naive", "fwd", "out"].worst_ratio == 1.0
     assert found["flash", "fwd", "out"].median_ratio == pytest.approx(0.516, abs=0.001)
     gradients = [found["flash", "bwd", name].worst_ratio for name in ("dq", "dk", "dv")]
-    assert max(x for x in gradients if x is not None) == pytest.approx(0.834, abs=0.001)
+    assert max(x for x in gradients if x is not None) == pytest.approx(0.836, abs=0.001)
