@@ -127,14 +127,19 @@ def test_the_readmes_sweep_loads(tmp_path: Path) -> None:
 
 
 def test_the_readmes_python_runs() -> None:
-    """The example of fa_core runs as it stands, and gives what its comments say."""
-    pytest.importorskip("torch")
-    (text,) = blocks("README.md", "python")
+    """The examples of fa_core run as they stand, one after the other, and give what their comments say."""
+    torch = pytest.importorskip("torch")
+    text, of_rows = blocks("README.md", "python")
     names: dict[str, object] = {}
     exec(compile(text, "README.md", "exec"), names)
     assert names["q"].grad is not None  # type: ignore[attr-defined]
     assert names["out"].shape == names["q"].shape  # type: ignore[attr-defined]
     assert names["lse"].shape == names["q"].shape[:3]  # type: ignore[attr-defined]
+    exec(compile(of_rows, "README.md", "exec"), names)
+    assert names["loss"].dtype == torch.float32  # type: ignore[attr-defined]
+    assert names["logits"].grad is not None  # type: ignore[attr-defined]
+    torch.testing.assert_close(names["weights"].sum(1), torch.ones_like(names["loss"]).expand(8))  # type: ignore[attr-defined]
+    assert names["experts"].shape == (8, 8)  # type: ignore[attr-defined]
 
 
 def test_modules_named_as_commands_exist() -> None:
@@ -233,7 +238,16 @@ def test_the_table_of_peers_is_the_committed_runs() -> None:
         for cell in line.split("|")[5:-1]
         if cell.strip() and float(cell) < 1.15
     ]
-    assert sorted(below) == [0.97]  # as the text says
+    assert sorted(below) == [0.98]  # as the text says
+
+
+def test_the_table_beyond_attention_is_the_committed_run() -> None:
+    """Every number of the table of losses, gates and samplers comes from `h200-softmax`."""
+    made = runpy.run_path(str(ROOT / "tests" / "benchmarks" / "readme_table.py"))
+    run = made["load_run"](made["ROWS_RUN"])
+    text = section("README.md", "How fast `flash` is").split("\n### Beyond attention\n", 1)[1]
+    assert made["rows_table"](run) in text
+    assert f"commit {run.header.environment.git_commit[:7]}" in text
 
 
 # ------------------------------------------------------------------------------- dependencies and version
