@@ -1,17 +1,19 @@
 """The executor for several GPUs: ray actors, each with a device and workers of its own.
 
-A whole series (all N of one shape) goes to one actor, because a crossover in N must not mix devices. Every
-row carries the environment of the actor that made it. Where an actor is lost, with its machine or alone, its
-series goes on at another, beginning with the block that was under way, and the lost one is opened again if
-the cluster can. Needs the extra `cluster`, and this checkout on every machine of the cluster.
+A whole series (all N of one shape) goes to one actor, because a crossover in N must not mix devices; the
+longest go first, so that what is left to the end is short and the actors end together. Every row carries the
+environment of the actor that made it. Where an actor is lost, with its machine or alone, its series goes on
+at another, beginning with the block that was under way, and the lost one is opened again if the cluster can.
+Needs the extra `cluster`, and this checkout on every machine of the cluster.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from types import TracebackType
@@ -26,16 +28,19 @@ _MAX_TRIES = 3  # of a block whose actor is lost
 _OPEN_TIMEOUT_S = 300.0
 _REOPEN_TIMEOUT_S = 60.0  # of an actor whose machine may be gone for good
 _STORE_BYTES = 2**27  # of ray's shared memory, if it is started here: rows are small
+_PROCESSES = 8  # that ray starts in advance, if it is started here: one an actor, not one a core
 _UNWANTED = re.compile(r"\x1b\[[0-9;]*m|\s*\(pid=[^)]*\)|\bip[=:]\s*[0-9a-f.:]+,?\s*")  # colours, addresses
 _RAISED = re.compile(r"[\w.]*(Error|Exception): ")  # the last line of a traceback
 _THREADS = "OMP_NUM_THREADS"  # ray gives its actors a value of its own
 
 
 class OpenDevice(Protocol):
-    """Opens a device where it is called: what measures blocks there, and the environment."""
+    """Opens a device where it is called: what measures blocks there, the environment, and the last step."""
 
-    def __call__(self, *, neighbours: int) -> AbstractContextManager[tuple[Device, Environment]]:
-        """`neighbours` are opened on this machine at once, this one counted: its cores are for all."""
+    def __call__(
+        self, *, compiles: bool
+    ) -> AbstractContextManager[tuple[Device, Environment, Callable[[], None]]]:
+        """One on each machine `compiles`; where it is open, each takes the last step, and may measure."""
         ...
 
 
@@ -47,6 +52,15 @@ def series(plan: Iterable[Block]) -> list[list[Block]]:
     return list(grouped.values())
 
 
+def longest_first(plan: Iterable[Block], cost_s: Callable[[Case], float]) -> list[list[Block]]:
+    """The series of a plan by what they are guessed to cost; of equals the first comes first."""
+    return sorted(
+        series(plan),
+        key=lambda one: sum(cost_s(case) for block in one for case in block),
+        reverse=True,
+    )
+
+
 class _Actor:
     """What runs inside an actor: one device, open for as long as the actor lives."""
 
@@ -54,11 +68,31 @@ class _Actor:
         os.environ.pop(_THREADS, None)
         if threads is not None:
             os.environ[_THREADS] = threads
-        self._opened = open_device(neighbours=_actors_here())
+        self._open_device = open_device
+        self._opened = contextlib.ExitStack()
         self._device: Device | None = None
+        self._load: Callable[[], None] | None = None
 
-    def start(self) -> Environment:
-        self._device, environment = self._opened.__enter__()
+    def machine(self) -> str:
+        """Which machine of the cluster it is on."""
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray.get_runtime_context().get_node_id()
+
+    def start(self, compiles: bool) -> Environment:
+        opened = self._open_device(compiles=compiles)
+        self._device, environment, self._load = self._opened.enter_context(opened)
+        return environment
+
+    def load(self) -> None:
+        """The last step, once all have started."""
+        assert self._load is not None
+        self._load()
+
+    def start_again(self) -> Environment:
+        """In the place of one that was lost: what that one needed is compiled, and others measure."""
+        environment = self.start(compiles=False)
+        self.load()
         return environment
 
     def measure(self, block: Block) -> tuple[list[Measurement], float | None]:
@@ -67,16 +101,7 @@ class _Actor:
         return self._device.measure(block), self._device.timed_s
 
     def stop(self) -> None:
-        self._opened.__exit__(None, None, None)
-
-
-def _actors_here() -> int:
-    """How many actors of the run are on this actor's machine: one a GPU, or one."""
-    import ray  # pyright: ignore[reportMissingImports]
-
-    here = ray.get_runtime_context().get_node_id()
-    gpus = [node["Resources"].get("GPU", 0) for node in ray.nodes() if node["NodeID"] == here]
-    return max(int(sum(gpus)), 1)
+        self._opened.close()
 
 
 class _Seat:
@@ -100,9 +125,16 @@ class Cluster:
     """Actors on the devices of a ray cluster, or of this machine if ray runs nowhere yet.
 
     One actor a GPU; of a CPU there is one actor, since two would measure each other (`seats` is for tests).
+    `cost_s` guesses how long a case takes.
     """
 
-    def __init__(self, open_device: OpenDevice, device: str, seats: int | None = None) -> None:
+    def __init__(
+        self,
+        open_device: OpenDevice,
+        device: str,
+        seats: int | None = None,
+        cost_s: Callable[[Case], float] = lambda case: 1.0,
+    ) -> None:
         try:
             import ray  # pyright: ignore[reportMissingImports]
         except ImportError:
@@ -117,6 +149,7 @@ class Cluster:
         self._open_device = open_device
         self._gpu = device != "cpu"
         self._count = seats
+        self._cost_s = cost_s
         self._seats: list[_Seat] = []
         self._class: Any = None
         self._started_ray = False
@@ -147,13 +180,14 @@ class Cluster:
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anyone
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        small = {"num_cpus": _PROCESSES, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
         try:
             try:
                 ray.init(address="auto", **quiet)
             except ConnectionError:
                 if os.environ.get("RAY_ADDRESS"):
                     raise
-                ray.init(address="local", include_dashboard=False, object_store_memory=_STORE_BYTES, **quiet)
+                ray.init(address="local", **small, **quiet)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             raise InputError(f"--executor ray: ray does not start: {_line(error)}") from None
         self._started_ray = True
@@ -166,23 +200,37 @@ class Cluster:
         # Its GPU is all that an actor needs of ray's resources: it waits while its workers measure.
         self._class = ray.remote(num_cpus=0, num_gpus=1 if self._gpu else 0)(_Actor)
         self._seats = [_Seat(self._new_actor()) for _ in range(self._count or (gpus if self._gpu else 1))]
-        starting = [seat.actor.start.remote() for seat in self._seats]
-        _, late = ray.wait(starting, num_returns=len(starting), timeout=_OPEN_TIMEOUT_S)
+        machines = self._answers([seat.actor.machine.remote() for seat in self._seats])
+        # The first of each machine compiles, on all cores, what all there need; meanwhile the others start.
+        compile_on = [machine not in machines[:number] for number, machine in enumerate(machines)]
+        self.environments = self._answers(
+            [seat.actor.start.remote(first) for seat, first in zip(self._seats, compile_on, strict=True)]
+        )
+        self._answers([seat.actor.load.remote() for seat in self._seats])
+        for number, seat in enumerate(self._seats):
+            seat.environment = number
+
+    def _answers(self, asked: list[Any]) -> list[Any]:
+        """What all actors answer as they are opened.
+
+        Raises:
+            InputError: one does not, or refuses.
+        """
+        ray = self._ray
+        _, late = ray.wait(asked, num_returns=len(asked), timeout=_OPEN_TIMEOUT_S)
         if late:
             raise InputError(
-                f"--executor ray: {len(late)} of {len(starting)} actors had not started after "
+                f"--executor ray: {len(late)} of {len(asked)} actors had not started after "
                 f"{_OPEN_TIMEOUT_S:g} s: does another job hold their GPUs?"
             )
         try:
-            self.environments = ray.get(starting)
+            return ray.get(asked)
         except ray.exceptions.RayTaskError as error:
             refused = isinstance(error.cause, InputError)
             why = str(error.cause) if refused else f"--executor ray: an actor failed: {_line(error.cause)}"
             raise InputError(why) from None
         except ray.exceptions.RayError as error:
             raise InputError(f"--executor ray: an actor was lost as it started: {_line(error)}") from None
-        for number, seat in enumerate(self._seats):
-            seat.environment = number
 
     def _new_actor(self) -> Any:
         return self._class.remote(self._open_device, os.environ.get(_THREADS))
@@ -214,7 +262,7 @@ class Cluster:
         """The executor; `numbers` are those of `environments` in the run file, an actor each."""
 
         def execute(plan: Iterable[Block]) -> Iterator[list[Measurement]]:
-            for environment, rows in self._rows(deque(series(plan))):
+            for environment, rows in self._rows(deque(longest_first(plan, self._cost_s))):
                 yield [row.model_copy(update={"environment": numbers[environment]}) for row in rows]
 
         return execute
@@ -289,7 +337,7 @@ class Cluster:
         self._leave(seat)  # one that is only out of reach would keep its GPU
         seat.before_s, seat.timed_s = seat.before_s + seat.timed_s, 0.0
         seat.actor = self._new_actor()
-        running[seat.actor.start.remote()] = _Task(seat, [])
+        running[seat.actor.start_again.remote()] = _Task(seat, [])
 
     def _recognise(self, seat: _Seat, environment: Environment) -> bool:
         """Find a new actor's environment among those of the run; one on a strange device is sent away."""

@@ -146,15 +146,17 @@ def run(request: Request, console: Console | None = None) -> Result:
         progress = sweeps.RunProgress(plan, guess_s, console, deadline_s)
         say(f"Starting {sweep.protocol.processes} worker process(es) on {device} ...")
         todo = [case for block in plan for case in block]
-        opener = functools.partial(open_device, device, sweep.protocol, clocks, todo)
         place: _Place
         client: Client | None = None
         if request.executor == "ray":
             from profiling.cluster import Cluster
 
-            place = stack.enter_context(Cluster(opener, device))
+            opener = functools.partial(prepare_device, device, sweep.protocol, clocks, todo)
+            place = stack.enter_context(Cluster(opener, device, cost_s=guess_s))
         else:
-            client, environment = stack.enter_context(opener(say, progress.at))
+            client, environment = stack.enter_context(
+                open_device(device, sweep.protocol, clocks, todo, say, progress.at)
+            )
             place = _Here(client, environment)
         environments = [with_provenance(x, request.argv, request.git_commit) for x in place.environments]
         writer, numbers = _writer(request, old, path, sweep, cases, clocks, environments)
@@ -259,25 +261,42 @@ def open_device(
     cases: Sequence[Case] = (),
     say: Callable[[str], None] = print,
     notify: Callable[[Case | None, str], None] = lambda case, step: None,
-    *,
-    neighbours: int = 1,
 ) -> Iterator[tuple[Client, Environment]]:
     """Workers on a device, and the device's lock: what measures blocks, and the environment.
 
     On a GPU what `cases` need is made ready first: kernels are compiled on all cores but one, and meanwhile
     every worker but the first loads the libraries of the other backends; then they load those kernels.
-    `neighbours` such devices are opened on this machine at once, this one counted, and share its cores.
 
     Raises:
         InputError: this machine cannot measure on the device.
+    """
+    with prepare_device(device, protocol, clocks, cases, say, notify) as (client, environment, load):
+        load()
+        yield client, environment
+
+
+@contextlib.contextmanager
+def prepare_device(
+    device: str,
+    protocol: MeasuringProtocol,
+    clocks: Sequence[str],
+    cases: Sequence[Case] = (),
+    say: Callable[[str], None] = print,
+    notify: Callable[[Case | None, str], None] = lambda case, step: None,
+    *,
+    compiles: bool = True,
+) -> Iterator[tuple[Client, Environment, Callable[[], None]]]:
+    """As `open_device`, with the last step left to the caller: the function loads the compiled kernels.
+
+    Where several devices of a machine are opened at once, one compiles, and is open before any loads.
     """
     with contextlib.ExitStack() as stack:
         if device == "cpu":  # starting workers would already disturb another run
             stack.enter_context(device_lock("cpu", say))
             cases = ()  # nothing that a CPU runs can be compiled ahead, and its libraries load at once
         calls = rehearsal(cases) if protocol.processes > 1 else []
-        children = max(cpu_count() // neighbours - 1, 1)
-        ahead = stack.enter_context(Precompiler([*cases, *calls], children))
+        compiled = [*cases, *calls] if compiles else []
+        ahead = stack.enter_context(Precompiler(compiled, max(cpu_count() - 1, 1)))
         client = stack.enter_context(Client(device, protocol, clocks, kernel_hash=kernel_hash, notify=notify))
         environment = client.start()
         if device != "cpu":
@@ -286,9 +305,13 @@ def open_device(
                 say(f"Workers 1 to {protocol.processes - 1} load their libraries side by side ...")
             with client.rehearsal([case for case in calls if case.backend not in COMPILED_AHEAD]):
                 _compile(ahead, environment, say)
-            with client.rehearsal([case for case in calls if case.backend in COMPILED_AHEAD]):
-                pass
-        yield client, environment
+
+        def load() -> None:
+            if device != "cpu":
+                with client.rehearsal([case for case in calls if case.backend in COMPILED_AHEAD]):
+                    pass
+
+        yield client, environment, load
 
 
 def _compile(ahead: Precompiler, environment: Environment, say: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import sys
 import tempfile
@@ -30,7 +31,7 @@ def plan():
 
 
 @contextlib.contextmanager
-def open_device(neighbours=1):
+def open_device(compiles=True):
     """A device that measures nothing, in whatever process it is opened."""
 
     class Device:
@@ -39,11 +40,11 @@ def open_device(neighbours=1):
         def measure(self, block):
             return [Measurement(case=case, status="ok") for case in block]
 
-    yield Device(), Environment(device_kind="cpu", device_name="stand-in")
+    yield Device(), Environment(device_kind="cpu", device_name="stand-in"), lambda: None
 
 
 @contextlib.contextmanager
-def open_nothing(neighbours=1):
+def open_nothing(compiles=True):
     """A device that is not there."""
     raise InputError("there is no cuda:0")
     yield
@@ -76,10 +77,11 @@ class StandInRay(types.ModuleType):
             super().__init__("a long remote traceback")
             self.cause = cause
 
-    def __init__(self, gpus=0, die_at=None, deaths=99, full=False):
+    def __init__(self, gpus=0, die_at=None, deaths=99, full=False, machines=None):
         super().__init__("ray")
         self.exceptions = types.SimpleNamespace(RayError=self.RayError, RayTaskError=self.RayTaskError)
         self.gpus, self.die_at, self.deaths, self.full = gpus, die_at, deaths, full
+        self.machines = itertools.cycle(machines or ["here"])
         self.made, self.killed, self.started = [], [], []
         self.death = "the actor died\nfor many reasons"
 
@@ -96,17 +98,9 @@ class StandInRay(types.ModuleType):
     def shutdown(self):
         """Nothing to stop."""
 
-    def nodes(self):
-        """This machine with the GPUs it was made with, and a larger one that is not this one."""
-        gpus = {"GPU": float(self.gpus)} if self.gpus else {}
-        return [
-            {"NodeID": "there", "Resources": {"CPU": 64.0, "GPU": 8.0}},
-            {"NodeID": "here", "Resources": {"CPU": 2.0} | gpus},
-        ]
-
     def get_runtime_context(self):
-        """Of an actor: it is here."""
-        return types.SimpleNamespace(get_node_id=lambda: "here")
+        """Of an actor: the machine that is its turn."""
+        return types.SimpleNamespace(get_node_id=lambda: next(self.machines))
 
     def cluster_resources(self):
         """The GPUs it was made with."""
@@ -148,7 +142,8 @@ class StandInRay(types.ModuleType):
 
     def wait(self, refs, num_returns=1, timeout=None):
         """The first are done first; where the cluster is full, no further actor ever starts."""
-        opening = [ref for ref in refs if self.full and ref.call[1] == "start" and ref.call[0].late]
+        first = ("machine", "start_again")  # what an actor is asked as it is made
+        opening = [ref for ref in refs if self.full and ref.call[1] in first and ref.call[0].late]
         ready = [ref for ref in refs if ref not in opening]
         assert ready or timeout is not None
         return ready[:num_returns], [*ready[num_returns:], *opening]
@@ -217,9 +212,9 @@ class TestScheduling:
         names = iter(["stand-in", "another"])
 
         @contextlib.contextmanager
-        def open_next(neighbours=1):
-            with open_device() as (device, environment):
-                yield device, environment.model_copy(update={"device_name": next(names)})
+        def open_next(compiles=True):
+            with open_device() as (device, environment, load):
+                yield device, environment.model_copy(update={"device_name": next(names)}), load
 
         rows = self.rows(monkeypatch, StandInRay(die_at=32, deaths=1), 1, opener=open_next)
         assert "came back on another device" in next(row.reason for row in rows if row.status == "crashed")
@@ -228,11 +223,11 @@ class TestScheduling:
         """What an actor raises is tried again on it and then said; no actor is replaced for it."""
 
         @contextlib.contextmanager
-        def open_broken(neighbours=1):
-            with open_device() as (device, environment):
+        def open_broken(compiles=True):
+            with open_device() as (device, environment, load):
                 whole = device.measure
                 device.measure = lambda block: whole(block) if block[0].seq_len_q != 64 else [1 / 0]
-                yield device, environment
+                yield device, environment, load
 
         ray = StandInRay()
         rows = self.rows(monkeypatch, ray, 1, opener=open_broken)
@@ -277,6 +272,7 @@ class TestScheduling:
         self.rows(monkeypatch, ray, 1)
         assert [options["address"] for options in ray.started] == ["auto", "local"]
         assert ray.started[1]["include_dashboard"] is False
+        assert ray.started[1]["num_cpus"] == 8  # not a process a core beside the workers that start
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
     def test_a_named_cluster_that_is_not_there(self, monkeypatch):
@@ -305,7 +301,7 @@ class TestScheduling:
         seen = []
 
         @contextlib.contextmanager
-        def open_noting(neighbours=1):
+        def open_noting(compiles=True):
             seen.append(os.environ.get("OMP_NUM_THREADS"))
             with open_device() as opened:
                 yield opened
@@ -320,19 +316,48 @@ class TestScheduling:
         self.rows(monkeypatch, ray, None, device="cuda:0")
         assert [resources["num_gpus"] for _, resources in ray.made] == [1, 1, 1]
 
-    @pytest.mark.parametrize(("gpus", "device", "neighbours"), [(3, "cuda:0", [3] * 3), (0, "cpu", [1])])
-    def test_actors_know_how_many_share_their_machine(self, monkeypatch, gpus, device, neighbours):
-        """One a GPU of the machine that an actor is on; of a CPU there is one."""
-        seen = []
+    def test_one_actor_of_a_machine_compiles_and_nobody_loads_before(self, monkeypatch):
+        """The first of each machine compiles; the last step is taken when all have started."""
+        steps = []
 
         @contextlib.contextmanager
-        def open_noting(neighbours):
-            seen.append(neighbours)
-            with open_device() as opened:
-                yield opened
+        def open_noting(compiles):
+            steps.append(compiles)
+            with open_device() as (device, environment, _):
+                yield device, environment, lambda: steps.append("load")
 
-        self.rows(monkeypatch, StandInRay(gpus=gpus), None, device=device, opener=open_noting)
-        assert seen == neighbours
+        ray = StandInRay(gpus=4, machines=["a", "b", "a", "b"])
+        self.rows(monkeypatch, ray, None, device="cuda:0", opener=open_noting)
+        assert steps == [True, True, False, False, *["load"] * 4]
+
+    def test_an_actor_that_is_opened_again_compiles_nothing(self, monkeypatch):
+        """The machine's kernels are there, and its other GPUs are being measured; but they are loaded."""
+        steps = []
+
+        @contextlib.contextmanager
+        def open_noting(compiles):
+            steps.append(compiles)
+            with open_device() as (device, environment, _):
+                yield device, environment, lambda: steps.append("load")
+
+        rows = self.rows(monkeypatch, StandInRay(die_at=32, deaths=1), 1, opener=open_noting)
+        assert steps == [True, "load", False, "load"]
+        assert {row.status for row in rows} == {"ok"}
+
+    def test_a_last_step_that_fails(self, monkeypatch):
+        """It is a sentence, as any failure of an actor that starts."""
+
+        @contextlib.contextmanager
+        def open_badly(compiles):
+            with open_device() as (device, environment, _):
+                yield device, environment, lambda: 1 / 0
+
+        monkeypatch.setitem(sys.modules, "ray", StandInRay())
+        with (
+            pytest.raises(InputError, match="an actor failed: division by zero"),
+            Cluster(open_badly, "cpu"),
+        ):
+            pass
 
     def test_no_gpu_in_the_cluster(self, monkeypatch):
         """A GPU asked of a cluster that has none is refused."""
@@ -347,12 +372,12 @@ class TestScheduling:
 
 
 @contextlib.contextmanager
-def open_workers(neighbours=1):
+def open_workers(compiles=True):
     """A device whose workers need no torch and have no lock: two of them share this machine's CPU."""
     command = (sys.executable, str(BAD_WORKER))
     spawn = functools.partial(Worker, command=command)
     with Client("cpu", Protocol(processes=1), ("wall",), spawn=spawn) as client:
-        yield client, client.start()
+        yield client, client.start(), lambda: None
 
 
 @pytest.fixture
@@ -403,7 +428,7 @@ def test_with_ray_itself(ray_of_its_own, tmp_path):
         arrived = list(cluster.executor([0, 1])(blocks(cases)))
         assert sum(seat.actor not in actors for seat in cluster._seats) == 1  # it was replaced
     assert (tmp_path / "marker").exists()  # so that it does not kill this process
-    with open_workers() as (client, _):
+    with open_workers() as (client, *_):
         here = [row for block in blocks(cases) for row in client.measure(block)]
     rows = [row for found in arrived for row in found]
     assert len(arrived) == 6  # they came block by block

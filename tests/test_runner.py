@@ -262,8 +262,8 @@ class TestStart:
             pass
         assert heard == [("children", 31, [])]
 
-    def test_actors_on_one_machine_share_its_cores(self, heard, stand_in, request_run, monkeypatch, tmp_path):
-        """Each of two compiles the plan's cases and rehearses, with half of the cores."""
+    def test_of_actors_on_one_machine_one_compiles(self, heard, stand_in, request_run, monkeypatch, tmp_path):
+        """It compiles the plan's cases on all cores; both rehearse, what is compiled when all is there."""
         monkeypatch.setitem(sys.modules, "ray", StandInRay(gpus=2))
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         environments = [
@@ -277,9 +277,17 @@ class TestStart:
         )
         result = request_run(sweep=path, device="cuda:0", executor="ray")
         assert result.n_rows == 4
-        children = [step for step in heard if step[0] == "children"]
-        assert children == [("children", 15, [1024, 1024, 2048, 2048, 256, 256])] * 2
-        assert [step[0] for step in heard].count("compile") == 2
+        kernels = [1024, 1024, 2048, 2048, 256, 256]
+        assert [step[:2] for step in heard if step[0] != "rehearsed"] == [
+            ("children", 31),
+            ("rehearse", ["naive"]),
+            ("compile", ["flash"] * 3),
+            ("children", 31),
+            ("rehearse", ["naive"]),
+            ("rehearse", ["flash"]),
+            ("rehearse", ["flash"]),
+        ]
+        assert [step[2] for step in heard if step[0] == "children"] == [kernels, []]
 
 
 class TestRefineAndBudget:
