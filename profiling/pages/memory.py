@@ -124,6 +124,11 @@ def _table(shown: pd.DataFrame, models: Sequence[Series] = (), held: str = "") -
     return table.rename(columns={"seq_len": "classes"}) if filters.is_over_rows(shown) else table
 
 
+def _exponent(x: float) -> str:
+    """What does not grow at all has an exponent of rounding errors."""
+    return units.number_text(round(x, 6) + 0.0)
+
+
 def growth(laws: list[Scaling]) -> str:
     """How each backend grows, such as `naive as N^1.98 [1.97, 1.99]` (Markdown with a formula)."""
     parts = []
@@ -132,11 +137,9 @@ def growth(laws: list[Scaling]) -> str:
     for law in laws:
         interval = ""
         if law.interval is not None:
-            low, high = (units.number_text(x) for x in law.interval)
+            low, high = (_exponent(x) for x in law.interval)
             interval = f" [{low}, {high}]"
-        parts.append(
-            f"**{widgets.plain(law.backend)}** as ${what}^{{{units.number_text(law.exponent)}}}${interval}"
-        )
+        parts.append(f"**{widgets.plain(law.backend)}** as ${what}^{{{_exponent(law.exponent)}}}${interval}")
     if not parts:
         return ""
     first, last = min(law.first_seq_len for law in laws), max(law.last_seq_len for law in laws)

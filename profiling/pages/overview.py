@@ -110,7 +110,9 @@ def _chart(
     words = model.along_of(rows)
     against, label = ("N", "Batch · heads") if words.before else (words.noun, "Rows")
     st.header(f"Speed-up against {against}")
-    series = filters.choose_in_page("series", label, names, names[0])
+    of_rows = [model.series_name(row.slice) for row in rows]
+    usual = names[0] if words.before else max(names, key=of_rows.count)
+    series = filters.choose_in_page("series", label, names, usual)
     own = [row for row in rows if model.series_name(row.slice) == series.value]
     panels = model.panels(found, own, frame)
     label = f"{found.baseline} / {found.candidate}"

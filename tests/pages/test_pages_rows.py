@@ -14,7 +14,8 @@ from streamlit.testing.v1 import AppTest
 from synthetic import ROW_LAWS, law_ms, synthetic_row_case, write_synthetic
 
 from profiling import store, units
-from profiling.pages import filters, registry, state
+from profiling.pages import filters, memory, registry, state
+from profiling.paths import DATA_DIR
 from profiling.records import Run
 
 Show = Callable[..., Path]
@@ -263,3 +264,18 @@ def test_a_sweep_of_rows_is_planned_in_classes(show: Show) -> None:
     said = spaced(texts(draw("run", sweep="softmax")))
     assert re.search(r"shapes, [0-9 ]+ to [0-9 ]+ classes; backends ", said)
     assert "N from" not in said
+
+
+def test_what_does_not_grow_has_exponent_zero() -> None:
+    """A fit to a constant leaves rounding errors, which are no exponent; a small one is shown as it is."""
+    assert [memory._exponent(x) for x in (-4.5e-16, 7e-15, 0.0)] == ["0", "0", "0"]
+    assert memory._exponent(0.0123) == "0.0123"
+
+
+def test_the_overview_opens_on_the_rows_with_most_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the committed run's 16 and 8192 rows on those that have a backward, too."""
+    monkeypatch.setenv("FLASHSCOPE_DATA", str(DATA_DIR))
+    app = draw("overview", run="h200-softmax", operation_name="cross-entropy")
+    (chosen,) = (group for group in app.main.get("button_group") if group.label == "Rows")
+    assert list(chosen.options) == ["16 rows", "8192 rows"]
+    assert chosen.value == "8192 rows"
