@@ -306,7 +306,8 @@ class Case(BaseModel):
         """A short text for progress bars and logs, such as `flash fwd bf16 B2 H16 N4096 d128 causal`."""
         name = f"{self.backend}/{self.variant}" if self.variant else self.backend
         if self.operation != ATTENTION:
-            return f"{name} {rows_label(self)} {self.seq_len_k} classes"
+            classes = "1 class" if self.seq_len_k == 1 else f"{self.seq_len_k} classes"
+            return f"{name} {rows_label(self)} {classes}"
         heads = f"H{self.heads}" if self.kv_heads == self.heads else f"H{self.heads}/{self.kv_heads}"
         length = (
             f"N{self.seq_len_q}"
@@ -323,13 +324,18 @@ class Case(BaseModel):
         return " ".join(parts)
 
 
+def rows_text(rows: int) -> str:
+    """How many rows, such as `1 row` or `8192 rows`."""
+    return f"{rows} row" if rows == 1 else f"{rows} rows"
+
+
 def rows_label(case: Any) -> str:
     """An operation over rows in short, without its classes, such as `softmax top-k 8 fwd bf16 4096 rows`.
 
     `case` is a `Case`, or anything else with its fields.
     """
     kept = f" {case.head_dim_v}" if case.operation == "softmax_top_k" else ""
-    return f"{ROW_OPERATIONS[case.operation]}{kept} {case.direction} {case.dtype} {case.batch} rows"
+    return f"{ROW_OPERATIONS[case.operation]}{kept} {case.direction} {case.dtype} {rows_text(case.batch)}"
 
 
 def feature_words(case: Any) -> list[str]:

@@ -13,7 +13,7 @@ from profiling.analysis.crossover import Crossover
 from profiling.analysis.curves import Slice
 from profiling.analysis.operations import Along, along, named
 from profiling.analysis.summary import Overview, OverviewRow, Speedup
-from profiling.case import ATTENTION, DIRECTIONS, OPERATIONS
+from profiling.case import ATTENTION, DIRECTIONS, OPERATIONS, rows_text
 from profiling.figures import theme
 from profiling.figures.series import Failure, Point, Series, status_word
 from profiling.figures.speedup import Panel
@@ -71,7 +71,7 @@ def order(s: Slice) -> tuple[Any, ...]:
 def series_name(where: Slice) -> str:
     """Batch and heads as the filters write them: `B4-H32`, with `-KV8` where heads share keys; `512 rows`."""
     if where.operation != ATTENTION:
-        return f"{where.batch} rows"
+        return rows_text(where.batch)
     name = f"B{where.batch}-H{where.heads}"
     return name if where.kv_heads == where.heads else f"{name}-KV{where.kv_heads}"
 

@@ -271,6 +271,7 @@ def test_a_label_of_rows_speaks_of_rows_and_classes() -> None:
     assert over_rows().label == "online cross-entropy fwd bf16 10 rows 100 classes"
     top = over_rows(operation="softmax_top_k", head_dim_v=8, direction="bwd")
     assert top.label == "online softmax top-k 8 bwd bf16 10 rows 100 classes"
+    assert over_rows(batch=1, seq_len_k=1).label == "online cross-entropy fwd bf16 1 row 1 class"
     assert over_rows().shape_key != make(batch=10, seq_len_q=1, seq_len_k=100).shape_key
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from profiling.analysis.curves import backend_names
 from profiling.analysis.operations import named
-from profiling.case import ATTENTION, BACKENDS, CLOCKS, window_text
+from profiling.case import ATTENTION, BACKENDS, CLOCKS, rows_text, window_text
 
 # What is compared with the baseline by default, the first that is there.
 CANDIDATES: tuple[str, ...] = (
@@ -41,13 +41,14 @@ def with_axes(frame: pd.DataFrame) -> pd.DataFrame:
         frame["kv_heads"] == frame["heads"], heads + "-KV" + frame["kv_heads"].astype("string")
     )
     over_rows = frame["operation"] != ATTENTION
+    rows = frame["batch"].map(rows_text).astype("string")
     return frame.assign(
         seq_len=frame["seq_len_k"],
         # chips read Markdown, and a file may say anything
         name=backend_names(frame).str.replace(NO_NAME, "?", regex=True),
-        series=("B" + batch + heads).mask(over_rows, batch + " rows"),
+        series=("B" + batch + heads).mask(over_rows, rows),
         tokens=((frame["batch"] * frame["seq_len_q"]).astype("string") + " tokens" + heads).mask(
-            over_rows, batch + " rows"
+            over_rows, rows
         ),
         mask=frame["causal"].map({True: "causal", False: "none"}).astype("string"),
         window=_window(frame),

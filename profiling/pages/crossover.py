@@ -216,7 +216,7 @@ SIGNS = {1: "candidate ahead", -1: "candidate behind", 0: "neither can be said t
 
 def _answer(each: Crossover) -> None:
     """Verdict, N*, interval and agreement, then why, and what to measure next."""
-    columns = st.columns(4)
+    columns = st.columns([3, 3, 4, 3])  # an interval is the longest of them
     words = along([each.slice.operation])
     meaning = MEANING.get(each.verdict, "").replace("every N", f"every {words.each}")
     columns[0].metric("Verdict", each.verdict, help=meaning)
