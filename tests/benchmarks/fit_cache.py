@@ -127,7 +127,7 @@ class Walking(int):
 
 
 # The tile of the call that is being modelled: it decides how many blocks of a forward an SM runs.
-tile_now = list(OLD_TILE)
+tile_now: list[int] = [*OLD_TILE]
 
 
 def running(kernel: str, width: int) -> int:
