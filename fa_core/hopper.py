@@ -33,7 +33,7 @@ MANY_KEYS = 2**20
 TALL_MORE = 1.1
 TALL_MASKED_QUERIES = 3072
 # Fewer tiles than keep this share of the multiprocessors busy, and the portable kernels are faster, whose
-# tiles have fewer rows: measured with 64 tiles on 132 in 0.74 to 0.98 of the time, with 128 in 1.00 to 1.49.
+# tiles have fewer rows: measured with 64 tiles on 132 in 0.74 to 0.99 of the time, with 128 in 0.88 to 1.49.
 BUSY_SHARE = 0.75
 _DQ_TILES = {64: (128, 64, 2), 128: (128, 64, 2), 256: (128, 32, 2)}  # queries, keys, stages
 
