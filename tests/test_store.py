@@ -361,7 +361,7 @@ def test_runs_are_listed_by_folder_newest_first(tmp_path: Path, run: Run) -> Non
     assert infos[0].n_cases == 6
     assert infos[0].n_by_status == {"ok": 5, "oom": 1}
     assert infos[0].planned_cases == 6
-    assert (infos[0].n_counted, infos[0].n_tiled) == (1, 0)
+    assert (infos[0].n_counted, infos[0].n_tiled, infos[0].operations) == (1, 0, ("attention",))
     assert infos[0].end_status == "finished"
     assert infos[0].device_name == "NVIDIA H200"
     assert "not a run file" in infos[3].problem

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from profiling.case import CPU_CLOCKS, Case, Protocol
+from profiling.case import CPU_CLOCKS, DIRECTIONS, Case, Protocol
 
 SAMPLE_MS = 0.5  # a sample of a short call averages over as many calls as fill this
 VISIT_MS = 10.0  # the samples of one clock in one visit should not take longer
@@ -26,10 +26,13 @@ MAX_COPIES = 256  # of a call in one CUDA graph
 CAPTURE_MS = 200.0  # host time to capture one graph
 GRAPH_MS = 3.0  # as many copies as eager calls fill this: replays are shorter, yet dwarf their launch
 
-# Rates for the estimate of a run's length only: TFLOP/s of a slow and of a fast implementation.
-_RATES = {"cuda": (80.0, 300.0), "cpu": (0.03, 0.05)}
-_FIXED_S = {"cuda": 0.25, "cpu": 0.25}  # a case in one process: prepare, warm up, short calls
-_COMPILE_S = 4.0  # and where torch.compile comes first
+# Rates for the estimate of a run's length alone: TFLOP/s of a slow and of a fast implementation.
+_RATES = {"cuda": (110.0, 420.0), "cpu": (0.03, 0.05)}
+# A case in one process: prepare, warm up, short calls; on an H200 as `h200-standard` took them.
+_FIXED_S = {"cuda": {"fwd": 0.16, "bwd": 0.22, "fwd_bwd": 0.28}, "cpu": dict.fromkeys(DIRECTIONS, 0.25)}
+# And where torch.compile comes first: later processes find much of it in its cache.
+_COMPILE_S = {"cuda": {"naive_compiled": 0.7, "flex": 2.0}, "cpu": {"naive_compiled": 4.0}}
+_LAUNCHES_S = 1.1  # and where a call is a kernel launch a step, on a GPU
 
 
 def planned_clocks(protocol: Protocol, device: str) -> tuple[str, ...]:
@@ -124,7 +127,7 @@ def hot_copies(call_ms: float, host_ms: float) -> int:
 
 
 def cost_s(case: Case, protocol: Protocol, clocks: Sequence[str], device_kind: str) -> float:
-    """A rough guess of the seconds a case takes, for the progress bar's ETA and for nothing else."""
+    """A rough guess of the seconds a case takes: for an ETA, a budget, and which series comes first."""
     slow, fast = _RATES[device_kind]
     rate = slow if case.backend.startswith(("naive", "tiled", "sdpa_math")) else fast
     pairs = case.batch * case.heads * case.seq_len_q * case.seq_len_k
@@ -135,5 +138,8 @@ def cost_s(case: Case, protocol: Protocol, clocks: Sequence[str], device_kind: s
     calls = len(clocks) + 1
     least = min(protocol.min_rounds, protocol.rounds) * calls
     timed_ms = call_ms * min(protocol.rounds * calls, max(protocol.max_ms / max(call_ms, 1e-4), least))
-    fixed_s = _FIXED_S[device_kind] + (_COMPILE_S if case.backend in ("naive_compiled", "flex") else 0.0)
+    fixed_s = _FIXED_S[device_kind][case.direction]
+    fixed_s += _COMPILE_S[device_kind].get(case.backend, 0.0)
+    if case.backend == "tiled" and device_kind == "cuda":
+        fixed_s += _LAUNCHES_S
     return protocol.processes * (fixed_s + timed_ms / 1e3) + 3 * call_ms / 1e3

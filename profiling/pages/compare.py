@@ -141,9 +141,14 @@ def _choose(
 
 
 def _usual_b(a: store.RunInfo | None, rest: Sequence[store.RunInfo]) -> str:
-    """The newest other run of the same device that was timed, else the newest."""
+    """The newest other run of the same device and an operation of A's that was timed, else the newest."""
     alike = [
-        info for info in rest if a is not None and info.device_name == a.device_name and not info.n_counted
+        info
+        for info in rest
+        if a is not None
+        and info.device_name == a.device_name
+        and not info.n_counted
+        and set(info.operations) & set(a.operations)
     ]
     return (alike or list(rest))[0].path.stem
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from profiling.case import Case, InputError, first_problem
+from profiling.case import ATTENTION, Case, InputError, first_problem
 from profiling.records import (
     SCHEMA_VERSION,
     Addition,
@@ -55,6 +55,7 @@ class RunInfo(NamedTuple):
     problem: str = ""
     n_tiled: int = 0  # cases with a requested tile
     n_counted: int = 0  # cases with hardware counters
+    operations: tuple[str, ...] = ()  # of its cases, sorted
     archived: bool = False  # see `store.notes`
     began_at: str = ""  # when the process that wrote last began to write
 
@@ -406,6 +407,7 @@ def _info(path: Path) -> RunInfo:
     tiled: set[str] = set()
     refined: set[str] = set()
     counted: set[str] = set()
+    operations: set[str] = set()
     pid, end_status, began_at = header.pid, "", header.created_at
     for line in lines[1:]:
         row = _parse(line) or {}
@@ -414,8 +416,10 @@ def _info(path: Path) -> RunInfo:
             case = row.get("case")
             key = json.dumps(case)
             statuses[key] = str(row.get("status"))
-            if isinstance(case, dict) and case.get("tile_m") is not None:
-                tiled.add(key)
+            if isinstance(case, dict):
+                operations.add(str(case.get("operation", ATTENTION)))
+                if case.get("tile_m") is not None:
+                    tiled.add(key)
             if row.get("refined"):
                 refined.add(key)
             if row.get("dram_read_bytes") is not None:
@@ -438,5 +442,6 @@ def _info(path: Path) -> RunInfo:
         end_status=end_status,
         n_tiled=len(tiled),
         n_counted=len(counted),
+        operations=tuple(sorted(operations)),
         began_at=began_at,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from app_server import CHROMIUM_ARGS, app, chromium
 from synthetic import synthetic_environment, synthetic_run, write_synthetic
+
+from profiling.paths import DATA_DIR
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +35,9 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any], browser_p
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with a run of a GPU, a tile sweep and a run of a CPU; made from formulas."""
+    """A data folder with runs made from formulas (a GPU's, a tile sweep, a CPU's), and the committed one of
+    operations over rows.
+    """
     folder = tmp_path_factory.mktemp("data")
     (folder / "runs").mkdir()
     axes: dict[str, Any] = {"rounds": 3, "samples_per_round": 2, "seq_lens": (64, 256, 1024, 4096, 16384)}
@@ -71,6 +76,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     for run in runs:
         write_synthetic(run, folder / "samples" / f"{run.run_id}.jsonl")
+    shutil.copy(DATA_DIR / "samples" / "h200-softmax.jsonl", folder / "samples")
     return folder
 
 

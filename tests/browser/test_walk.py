@@ -226,6 +226,7 @@ def test_two_runs_are_compared_and_taken_along(visit: Page, context: BrowserCont
     main = visit.get_by_test_id("stMain")
     counts = main.get_by_test_id("stMetricValue").all_inner_texts()
     main.get_by_text("Table, CSV, Markdown").first.click()
+    settle(visit)  # else the button may be drawn anew under the click
     with visit.expect_download() as download:
         main.get_by_role("button", name="CSV", exact=True).click()
     text = Path(download.value.path()).read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from synthetic import ROW_LAWS, law_ms, synthetic_row_case, write_synthetic
 
 from profiling import store, units
-from profiling.pages import filters, memory, registry, state
+from profiling.pages import compare, filters, memory, registry, state
 from profiling.paths import DATA_DIR
 from profiling.records import Run
 
@@ -279,3 +279,15 @@ def test_the_overview_opens_on_the_rows_with_most_to_say(monkeypatch: pytest.Mon
     (chosen,) = (group for group in app.main.get("button_group") if group.label == "Rows")
     assert list(chosen.options) == ["16 rows", "8192 rows"]
     assert chosen.value == "8192 rows"
+
+
+def test_a_run_is_compared_with_one_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest run of the project is of rows: it is not what a run of attention is held against."""
+    monkeypatch.setenv("FLASHSCOPE_DATA", str(DATA_DIR))
+    infos = {info.path.stem: info for info in store.list_runs(DATA_DIR)}
+    rest = sorted(infos.values(), key=lambda info: info.created_at, reverse=True)
+    assert set(infos["h200-softmax"].operations) == {"cross_entropy", "softmax_top_k"}
+    chosen = infos[
+        compare._usual_b(infos["h200-standard"], [each for each in rest if "standard" not in each.run_id])
+    ]
+    assert chosen.operations == ("attention",)
