@@ -115,6 +115,7 @@ def choose(key: str, label: str, values: Sequence[Any], default: Any, *, hint: s
         st.session_state.pop(key, None)
     if len(values) < 2:
         return Choice(key, label, default, default, drawn=False)
+    state.carry(key)
     with st.sidebar:
         value = st.pills(
             label, values, default=default, key=key, required=True, bind="query-params", help=hint or None
@@ -132,6 +133,7 @@ def drop_down(key: str, label: str, values: Sequence[Any], default: Any, *, hint
     """One of many as a drop-down where the page stands, bound to the URL."""
     if st.session_state.get(key) not in values:
         st.session_state.pop(key, None)
+    state.carry(key)
     value = st.selectbox(
         label,
         values,
@@ -152,6 +154,7 @@ def choose_any(key: str, label: str, values: Sequence[Any], *, hint: str = "none
         st.session_state[key] = kept
     if len(known) < 2:
         return Choice(key, label, [], [], drawn=False)
+    state.carry(key)
     with st.sidebar:
         value = st.pills(
             label, known, selection_mode="multi", default=[], key=key, bind="query-params", help=hint or None
@@ -196,6 +199,7 @@ def choose_in_page(key: str, label: str, values: Sequence[Any], default: Any, *,
     """As `choose`, but as a segmented control where the page stands: for what visibly moves the chart."""
     if st.session_state.get(key) not in values:
         st.session_state.pop(key, None)
+    state.carry(key)
     value = st.segmented_control(
         label, values, default=default, key=key, required=True, bind="query-params", help=hint or None
     )
@@ -207,6 +211,7 @@ def choose_log() -> Choice:
 
     Ratios keep a log axis: there twice and half are as far from 1×.
     """
+    state.carry("log")
     value = st.toggle("Log axes", value=True, key="log", bind="query-params", help="off: both begin at 0")
     return Choice("log", "Log axes", value, True)
 
@@ -298,6 +303,7 @@ def choose_backends(frame: pd.DataFrame) -> Choice:
         st.session_state["backends"] = kept
     if len(present) < 3:
         return Choice("backends", "Backends", [], [], drawn=False)
+    state.carry("backends")
     with st.sidebar:
         value = st.pills(
             "Backends",

@@ -56,6 +56,19 @@ class Loaded(NamedTuple):
 # ------------------------------------------------------------------------------------------- data folder
 
 
+def carry(key: str) -> None:
+    """Let a widget that stands on several pages keep the value that an address gave it; called before it.
+
+    Streamlit keeps what a reader chose. What came with the address it keeps too, but on the next page the
+    widget's default would come before it, were it not set anew.
+    """
+    drawn: dict[str, str] = st.session_state.setdefault("carried", {})
+    here = st.context.url or ""
+    if drawn.get(key, here) != here and key in st.session_state and key not in st.query_params:
+        st.session_state[key] = st.session_state[key]
+    drawn[key] = here
+
+
 def data_dir() -> Path:
     """The folder with `samples/` and `runs/`.
 

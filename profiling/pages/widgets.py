@@ -181,6 +181,7 @@ def _pick_run(infos: Sequence[store.RunInfo], key: str) -> store.RunInfo:
         st.warning(f"The link asks for run {plain(cut(asked))}, which {where}; this is another run.")
     if st.session_state.get(key) not in by_name:
         st.session_state.pop(key, None)
+    state.carry(key)
     names = list(by_name)
     # Of tiles the run that has most of them tells most.
     tiled = max(infos, key=lambda info: (info.n_tiled, info.created_at)).path.stem

@@ -17,7 +17,7 @@ def test_a_crossover_runs_along_the_classes(page: Page, app_url: str) -> None:
     settle(page)
     main, sidebar = page.get_by_test_id("stMain"), page.get_by_test_id("stSidebar")
     expect(main).to_contain_text("online against naive")
-    page.goto(f"{app_url}/crossover?run=h200-softmax")
+    sidebar.get_by_role("link", name="Crossover").click()
     settle(page)
     sidebar.get_by_role("radio", name="softmax top-k", exact=True).click()
     sidebar.get_by_role("radio", name="fp32", exact=True).click()

@@ -220,6 +220,20 @@ def test_published_results_are_laid_over_on_request(visit: Page) -> None:
     assert "published=" in visit.url
 
 
+def test_what_a_link_asked_for_stays_on_other_pages(context: BrowserContext, app_url: str) -> None:
+    """Run, filter, clock and axes of an address hold on the page that one goes to next, and the next."""
+    page = context.new_page()
+    page.goto(f"{app_url}/crossover?run=h200-before&d=64&clock=wall&log=false")
+    settle(page)
+    for name in ("Latency", "Memory", "Crossover"):
+        go(page, name)
+        run = page.get_by_test_id("stSidebar").get_by_role("combobox", name="Run")
+        expect(run).to_have_value("h200-before")
+        expect(page.get_by_role("switch", name="Log axes")).not_to_be_checked()
+    expect(page.get_by_role("radio", name="wall", exact=True)).to_be_checked()
+    assert page.get_by_test_id("stAlert").count() == 0
+
+
 def test_two_runs_are_compared_and_taken_along(visit: Page, context: BrowserContext) -> None:
     """The CSV holds as many rows of each verdict as the page counts; the link shows the same view."""
     go(visit, "Compare")
