@@ -261,7 +261,10 @@ def crossover(
         list[str], typer.Argument(metavar="RUN_OR_FILE...", help="Runs, or comparison CSVs, taken together.")
     ],
     baseline: Annotated[str, typer.Option(help="Backend, or backend/variant, to be overtaken.")] = "naive",
-    candidate: Annotated[str, typer.Option(help="Backend, or backend/variant, that may overtake.")] = "flash",
+    candidate: Annotated[
+        str | None,
+        typer.Option(help="Backend, or backend/variant, that may overtake: else flash, and online."),
+    ] = None,
     metric: Annotated[Literal["latency", "memory", "energy", "cost"], typer.Option()] = "latency",
     clock: Annotated[
         Literal["wall", "pipelined", "device", "graph", "graph_hot"],
@@ -294,20 +297,14 @@ def crossover(
     from profiling.store import frame, samples_frame
     from profiling.terminal import crossover_text, fits_text, shares_text
 
-    for name in (baseline, candidate):
+    candidates = ("flash", "online") if candidate is None else (candidate,)
+    for name in (baseline, *candidates):
         split_name(name)
     loaded = [run for name in runs for run in load_all(name, data)]
-    found = crossovers(
-        frame(loaded),
-        samples_frame(loaded),
-        baseline=baseline,
-        candidate=candidate,
-        metric=metric,
-        clock=clock,
-        price_per_hour=price_per_hour,
-        price_per_kwh=price_per_kwh,
-        seed=seed,
-    )
+    rows, samples = frame(loaded), samples_frame(loaded)
+    prices = {"price_per_hour": price_per_hour, "price_per_kwh": price_per_kwh}
+    asked = {"baseline": baseline, "metric": metric, "clock": clock, "seed": seed, **prices}
+    found = [x for name in candidates for x in crossovers(rows, samples, candidate=name, **asked)]
     fits = {run.run_id: fit_latency(frame([run]), clock=clock) for run in loaded} if explain else {}
     why = [shares(x, fits.get(x.slice.run_id, {})) for x in found]
     if format == "json":
@@ -316,7 +313,7 @@ def crossover(
         return
     if not found:
         on = f" on clock {clock}" if metric in ("latency", "cost") else ""
-        print(f"no shape has both {baseline} and {candidate}{on} in {', '.join(runs)}")
+        print(f"no shape has both {baseline} and {' or '.join(candidates)}{on} in {', '.join(runs)}")
     for x, own in zip(found, why, strict=True):
         print(crossover_text(x))
         if explain:

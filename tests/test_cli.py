@@ -271,6 +271,14 @@ class TestReading:
         assert code == 0
         assert "no shape has both naive and sdpa_flash" in out
 
+    def test_crossover_of_rows_asks_for_what_they_have(self, flashscope):
+        """Without a candidate it is flash of attention, and online of a loss or a gate."""
+        code, out, _ = flashscope("crossover", "h200-softmax")
+        assert code == 0
+        assert "cross-entropy fwd bf16 8192 rows" in out
+        assert "classes are left out" in out
+        assert "is left out" not in out
+
     def test_crossover_explained(self, flashscope, data):
         """What either side's time consists of, or that nothing can be said, and how far off the model is."""
         code, text, _ = flashscope("crossover", "one", "--explain", "--data", data)

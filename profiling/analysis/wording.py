@@ -87,7 +87,8 @@ def _undecided(f: Facts) -> str:
 def _limited(f: Facts) -> str:
     if not f.limited:
         return ""
-    are = "is" if len(f.limited) == 1 else "are"
+    one = len(f.limited) == 1 and (not f.along.after or f.limited[0] == 1)  # one N, but several classes
+    are = "is" if one else "are"
     return f"; {f.along.at(*f.limited)} {are} left out, where a latency is hardly more than an empty kernel's"
 
 
