@@ -19,6 +19,7 @@ from profiling.export import to_csv
 from profiling.importers import import_file, import_runs
 from profiling.importers.comparison import import_csv
 from profiling.importers.comparison import import_runs as import_csv_runs
+from profiling.paths import DATA_DIR
 from profiling.records import ADDED_FIELDS, COLUMNS, ClockResult, Run
 from profiling.store import frame, load_run, save_run
 
@@ -83,6 +84,35 @@ def test_export_and_import_give_the_same_table(tmp_path: Path, kind: str) -> Non
     after = frame(load_run(save_run(imported, tmp_path)))
     pd.testing.assert_frame_equal(before, after, check_exact=True)
     assert to_csv(after) == to_csv(before)
+
+
+def test_operations_over_rows_come_back(tmp_path: Path) -> None:
+    """The committed run of them, whole: its key has the operation, its estimates are computed again."""
+    before = frame(load_run(DATA_DIR / "samples" / "h200-softmax.jsonl"))
+    imported = import_csv(to_csv(before))
+    assert imported.problems == ()
+    after = frame(load_run(save_run(imported, tmp_path)))
+    pd.testing.assert_frame_equal(before, after, check_exact=True)
+
+
+def test_a_table_from_before_operations_is_of_attention(text: str) -> None:
+    """Without the column `operation` nothing is asked, and nothing else changes."""
+
+    def without(rows: list[list[str]]) -> None:
+        place = rows[0].index("operation")
+        for row in rows:
+            del row[place]
+
+    old, new = import_csv(edited(text, without)), import_csv(text)
+    assert {row.case.operation for row in old.measurements} == {"attention"}
+    assert old.measurements == new.measurements
+
+
+def test_another_operation_is_refused_with_those_there_are(text: str) -> None:
+    """The message names line, column and what is allowed."""
+    said = refused(edited(text, set_cell(3, "operation", "convolution")))
+    assert "line 3, column operation" in said
+    assert "attention, cross_entropy, softmax_top_k" in said
 
 
 words = st.text(st.characters(exclude_categories=["Cs"])) | st.builds(
