@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from typing import Any, Literal, overload
 
 import torch
@@ -14,11 +12,13 @@ from fa_core.naive import naive_attention
 from fa_core.policy import NAMED_IMPLS, SDPA_IMPLS, Choice, Policy, call_of, rule_text
 from fa_core.tiled import tiled_attention
 from fa_core.validation import (
+    HAS_TRITON,
     check_bias,
     check_scale,
     check_scores,
     check_tensors,
     check_tile,
+    interpreted,
     why_not_flash,
 )
 
@@ -29,25 +29,10 @@ _KERNELS: dict[str, str] = {"flash": "", "flash_portable": "portable", "flash_ho
 _TILED_IMPLS = ("flash", "flash_portable", "tiled")
 
 
-def _has_triton() -> bool:
-    try:
-        return importlib.util.find_spec("triton") is not None
-    except ImportError:
-        return False
-
-
-# Once, at import: looking for a package takes as long as launching a kernel.
-_HAS_TRITON = _has_triton()
-
-
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def _why_not_flash(q: torch.Tensor, v: torch.Tensor) -> str | None:
-    if not _HAS_TRITON:
+    if not HAS_TRITON:
         return "flash must have the triton package, which is not installed here (it exists for Linux)"
-    return why_not_flash(q, v, interpreted=_interpreted())
+    return why_not_flash(q, v, interpreted=interpreted())
 
 
 def check_flash(q: torch.Tensor, v: torch.Tensor) -> None:
@@ -69,7 +54,7 @@ def resolve_impl(impl: str, q: torch.Tensor, v: torch.Tensor, block_m: int | Non
     if impl not in IMPLS:
         raise ValueError(f"impl must be one of {', '.join(IMPLS)}, got {impl!r}")
     if impl == "auto":
-        impl = "naive" if _interpreted() or _why_not_flash(q, v) else "flash"
+        impl = "naive" if interpreted() or _why_not_flash(q, v) else "flash"
     if block_m is not None and impl not in _TILED_IMPLS:
         raise ValueError(
             f"block_m and block_n must be left out for impl {impl!r}: "
@@ -152,7 +137,7 @@ def explain(
             return rule_text(choice.rule)
         why = f"; policy: {choice.why}"
     found = resolve_impl(impl, q, v, block_m)
-    if found in ("flash", "flash_hopper") and not (_interpreted() or _why_not_flash(q, v)):
+    if found in ("flash", "flash_hopper") and not (interpreted() or _why_not_flash(q, v)):
         from fa_core import op
 
         band = make_band(causal, causal_align, window)
@@ -162,7 +147,7 @@ def explain(
         return f"{impl}: asked for{why}"
     if found == "flash":
         return f"flash: it can take these tensors{why}"
-    reason = "the interpreter is for tests only" if _interpreted() else _why_not_flash(q, v)
+    reason = "the interpreter is for tests only" if interpreted() else _why_not_flash(q, v)
     return f"naive: {reason}{why}"
 
 
@@ -386,7 +371,7 @@ def attention(
             deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
             return_lse=return_lse,
         )  # fmt: skip
-        if kind is not None and kind not in _PLANS and not _interpreted():
+        if kind is not None and kind not in _PLANS and not interpreted():
             _PLANS.put(kind, lambda: op.plan_forward(q, k, v, band, scale, _KERNELS[impl]))
         return (out, lse) if lse is not None else out
     if return_lse:

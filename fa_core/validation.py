@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
+import os
 
 import torch
 
 MAX_HEAD_DIM = 256
 FLASH_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _has_triton() -> bool:
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ImportError:
+        return False
+
+
+# Once, at import: looking for a package takes as long as launching a kernel.
+HAS_TRITON = _has_triton()
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter is switched on: for tests, and never a measurement."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _check_each(tensors: dict[str, torch.Tensor], axes: str) -> None:

@@ -285,6 +285,11 @@ class Case(BaseModel):
         return tuple(getattr(self, name) for name in SHAPE_FIELDS)
 
     @property
+    def is_square(self) -> bool:
+        """Whether N is both lengths: attention of as many queries as keys."""
+        return self.seq_len_q == self.seq_len_k and self.operation == ATTENTION
+
+    @property
     def hiding_window(self) -> tuple[int | None, int | None]:
         """(window_left, window_right) without a side that reaches over every key or query and hides none."""
         left, right = self.window_left, self.window_right

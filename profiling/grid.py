@@ -53,9 +53,8 @@ def _window(value: Any) -> Any:
 Window = Annotated[tuple[int | None, int | None], BeforeValidator(_window)]
 
 
-# Axes of an operation over rows, and the fields of a case that they are.
-_ROW_AXES = {"rows": "batch", "classes": "seq_len_k", "top_k": "head_dim_v"}
-_ROW_ONLY = (*_ROW_AXES, "max_classes")
+# What a group of an operation over rows has alone, and all that it has.
+_ROW_ONLY = ("rows", "classes", "top_k", "max_classes")
 _ROW_GROUP = ("operation", "backends", "direction", "dtype", *_ROW_ONLY)
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from profiling.case import ATTENTION, SHAPE_FIELDS, Case, blocks
+from profiling.case import SHAPE_FIELDS, Case, blocks
 from profiling.records import Measurement
 
 REFERENCES = ("flash", "online")  # what other backends are compared with, the one that a series has
@@ -51,8 +51,7 @@ def backend_name(case: Case) -> str:
 
 def series_key(case: Case) -> tuple[Any, ...]:
     """What the cases of a series share: the shape without N, and Nq where it is not N."""
-    square = case.seq_len_q == case.seq_len_k and case.operation == ATTENTION
-    alone = None if square else case.seq_len_q
+    alone = None if case.is_square else case.seq_len_q
     return (*(getattr(case, name) for name in _SERIES_FIELDS), alone)
 
 
@@ -165,8 +164,8 @@ def _between(low: int, high: int) -> Iterator[int]:
 
 def _at(case: Case, seq_len: int) -> Case:
     """The case of the same series at another N."""
-    square = case.seq_len_q == case.seq_len_k and case.operation == ATTENTION
-    return case.model_copy(update={"seq_len_k": seq_len, "seq_len_q": seq_len if square else case.seq_len_q})
+    queries = seq_len if case.is_square else case.seq_len_q
+    return case.model_copy(update={"seq_len_k": seq_len, "seq_len_q": queries})
 
 
 class _Point(NamedTuple):

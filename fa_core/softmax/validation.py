@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import torch
+
+from fa_core.validation import HAS_TRITON, interpreted
 
 IMPLS: tuple[str, ...] = ("auto", "online", "naive")
 ONLINE_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 MAX_K = 64
-
-
-def _has_triton() -> bool:
-    try:
-        return importlib.util.find_spec("triton") is not None
-    except ImportError:
-        return False
-
-
-# Once, at import: looking for a package takes as long as launching a kernel.
-_HAS_TRITON = _has_triton()
 
 
 def check_logits(logits: torch.Tensor) -> None:
@@ -69,17 +57,13 @@ def check_k(k: int, logits: torch.Tensor) -> None:
         raise ValueError(f"k must be from 1 to {most}, the classes and at most {MAX_K}, got {k}")
 
 
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def why_not_online(logits: torch.Tensor) -> str | None:
     """The reason why the Triton kernels cannot take checked logits, or None when they can."""
-    if not _HAS_TRITON:
+    if not HAS_TRITON:
         return "online must have the triton package, which is not installed here (it exists for Linux)"
     if logits.dtype not in ONLINE_DTYPES:
         return f"online must have fp16, bf16 or fp32 logits, got {logits.dtype}"
-    if _interpreted():
+    if interpreted():
         # As with attention: what Triton's interpreter makes of bf16 is not what a GPU does.
         if logits.dtype == torch.bfloat16:
             return "online must have fp16 or fp32 under Triton's interpreter, got bf16"
@@ -105,7 +89,7 @@ def resolve_impl(impl: str, logits: torch.Tensor) -> str:
         if reason:
             raise NotImplementedError(reason)
         return impl
-    return "naive" if reason or _interpreted() else "online"
+    return "naive" if reason or interpreted() else "online"
 
 
 def flat_rows(logits: torch.Tensor) -> torch.Tensor:

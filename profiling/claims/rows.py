@@ -85,11 +85,8 @@ def vocabulary_loss(hand: AtHand) -> Evidence:
         f"{units.ratio_text(forward.ratios[most])} as fast as eager code, its gradient "
         f"{units.ratio_text(backward.ratios[most])}"
     )
-    held = [backward.values("peak_mem_bytes", name).get(most) for name in PAIR]
-    if all(held):
-        eager, one = held
-        assert eager is not None
-        assert one is not None
+    eager, one = (backward.values("peak_mem_bytes", name).get(most) for name in PAIR)
+    if eager and one:
         facts.append(_ratio("naive / online, peak memory with the gradient", eager / one))
         says += (
             f", in {units.bytes_text(round(one))} of memory where that takes {units.bytes_text(round(eager))}"

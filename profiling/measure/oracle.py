@@ -26,6 +26,7 @@ from profiling.measure.masks import added_scores, keys_in_reach
 from profiling.records import TensorError
 
 MAX_PAIRS = 3
+_ALL_TIED = "not checked: every row has a tie among its largest, and either may be chosen"
 SHARED = ("dbias", "dsinks")  # gradients summed over the batch
 _SLAB_BYTES = {"cuda": 2**28, "cpu": 2**26}  # of one fp64 score slab
 
@@ -40,6 +41,7 @@ class Reference(NamedTuple):
     tensors: Mapping[Place, Tensors]
     eager: Mapping[str, Distance]
     rounding: Mapping[str, float]  # max |(ref + 0.3 - 0.3) - ref| in the dtype under test
+    unchecked: str = ""  # why there is nothing to compare with, where that is no matter of course
 
 
 class Distance(NamedTuple):
@@ -179,6 +181,7 @@ def reference(case: Case, inputs: AnyInputs, seed: int) -> Reference:
         refs,
         {name: distance(*both(name)) for name in names},
         {name: _rounding(both(name)[1], DTYPES[case.dtype]) for name in names},
+        _ALL_TIED if case.operation != ATTENTION and case.batch and not refs else "",
     )
 
 

@@ -133,9 +133,9 @@ def peak_tensors(case: Case, device_kind: str = "cuda") -> dict[str, int] | None
     """
     z = _sizes(case)
     if case.backend == "online":
-        rows = {"out": _out_bytes(case), "statistics": 2 * z.wide * z.rows}
-        if case.operation == "softmax_top_k":
-            rows = {"out": _out_bytes(case), "indices": _INDEX_BYTES * z.kept}
+        entropy = case.operation == "cross_entropy"
+        more = {"statistics": 2 * z.wide * z.rows} if entropy else {"indices": _INDEX_BYTES * z.kept}
+        rows = {"out": _out_bytes(case)} | more
         return rows if case.direction == "fwd" else rows | {"dlogits": z.S * z.e}
     if case.backend != "naive":
         return None
