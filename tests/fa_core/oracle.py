@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -146,3 +147,27 @@ def assert_as_good_as_eager(got: dict[str, torch.Tensor], x: Inputs, **options: 
         assert seen.dtype == base.dtype, f"{name}: {seen.dtype}, expected {base.dtype}"
         assert_within_rule(name, seen, ref, base, x.q.dtype)
     return len(reference)
+
+
+# ---------------------------------------------------------------------------------------- rows of logits
+
+
+def _with_infinities(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(torch.arange(x.shape[1], device=x.device) % 3 == 1, -math.inf)
+
+
+def _one_huge(x: torch.Tensor) -> torch.Tensor:
+    x = x.clone()
+    x[:, x.shape[1] // 2] = 6e4
+    return x
+
+
+# Other logits of the same shape and dtype, for softmaxes over rows.
+HARD_ROWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "large": lambda x: x * 1000,
+    "constant": lambda x: torch.full_like(x, -7.5),
+    "descending": lambda x: -x.abs().sort(dim=-1).values - 30,
+    "masked": _with_infinities,
+    "one-huge": _one_huge,
+    "ties": torch.round,
+}
