@@ -43,6 +43,18 @@ def open_device(compiles=True):
     yield Device(), Environment(device_kind="cpu", device_name="stand-in"), lambda: None
 
 
+def open_writing(steps):
+    """As `open_device`; adds to `steps` whether it was to compile, and when it was to load."""
+
+    @contextlib.contextmanager
+    def open_noting(compiles):
+        steps.append(compiles)
+        with open_device() as (device, environment, _):
+            yield device, environment, lambda: steps.append("load")
+
+    return open_noting
+
+
 @contextlib.contextmanager
 def open_nothing(compiles=True):
     """A device that is not there."""
@@ -319,28 +331,14 @@ class TestScheduling:
     def test_one_actor_of_a_machine_compiles_and_nobody_loads_before(self, monkeypatch):
         """The first of each machine compiles; the last step is taken when all have started."""
         steps = []
-
-        @contextlib.contextmanager
-        def open_noting(compiles):
-            steps.append(compiles)
-            with open_device() as (device, environment, _):
-                yield device, environment, lambda: steps.append("load")
-
         ray = StandInRay(gpus=4, machines=["a", "b", "a", "b"])
-        self.rows(monkeypatch, ray, None, device="cuda:0", opener=open_noting)
+        self.rows(monkeypatch, ray, None, device="cuda:0", opener=open_writing(steps))
         assert steps == [True, True, False, False, *["load"] * 4]
 
     def test_an_actor_that_is_opened_again_compiles_nothing(self, monkeypatch):
         """The machine's kernels are there, and its other GPUs are being measured; but they are loaded."""
         steps = []
-
-        @contextlib.contextmanager
-        def open_noting(compiles):
-            steps.append(compiles)
-            with open_device() as (device, environment, _):
-                yield device, environment, lambda: steps.append("load")
-
-        rows = self.rows(monkeypatch, StandInRay(die_at=32, deaths=1), 1, opener=open_noting)
+        rows = self.rows(monkeypatch, StandInRay(die_at=32, deaths=1), 1, opener=open_writing(steps))
         assert steps == [True, "load", False, "load"]
         assert {row.status for row in rows} == {"ok"}
 
