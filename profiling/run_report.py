@@ -22,7 +22,7 @@ MOST_SHAPES = 120  # with charts: some 30 kB each
 MOST_ROWS = 500  # of a list of failures or flags
 FLAG_WORDS = {
     "thermal": "the GPU slowed down for heat",
-    "clock_drift": "the SM clock differed by more than 3 % between the visits of a case",
+    "clock_drift": "the median SM clock differed by more than 3 % between processes, or halves of a lone one",
     "noisy": "an interquartile range above 10 % of the median",
     "timer_limited": "a latency within what the clock itself takes: in no crossover",
     "stale_kernel": "measured with other kernel sources than those at hand",

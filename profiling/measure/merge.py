@@ -13,7 +13,7 @@ from profiling.measure.messages import BlockResult, ClockNote, Outcome
 from profiling.records import ClockResult, Measurement, Sample
 
 NOISY_IQR = 0.1  # of the median; torch.utils.benchmark warns from here on
-DRIFT = 0.03
+DRIFT = 0.03  # of the largest of a case's SM clocks
 FLOOR_FACTOR = 2.0  # less than this many empty kernels: half of it or more is launch and clock
 STEP_FACTOR = 10.0  # less than this many steps of the clock: it cannot show differences of 10 %
 _THERMAL_REASONS = 0x20 | 0x40  # NVML: SwThermalSlowdown, HwThermalSlowdown
@@ -54,7 +54,8 @@ def merge(
         if bad is not None and bad[0].process > 0:
             reason = f"in process {bad[0].process}: {reason}"
         samples = tuple(sample for _, outcome in tries for sample in outcome.samples)
-        sm_clocks = [clock for _, outcome in tries for clock in outcome.sm_clocks_mhz]
+        by_process = [outcome.sm_clocks_mhz for _, outcome in tries]
+        sm_clocks = [clock for own in by_process for clock in own]
         found = tuple(
             summary(
                 clock,
@@ -94,7 +95,7 @@ def merge(
                 gpu_after=results[-1].gpu_after if results else None,
                 sm_clock_min_mhz=min(sm_clocks, default=None),
                 sm_clock_max_mhz=max(sm_clocks, default=None),
-                flags=_case_flags(thermal, sm_clocks) if status == "ok" else (),
+                flags=_case_flags(thermal, by_process) if status == "ok" else (),
                 measured_at=at,
             )
         )
@@ -141,17 +142,28 @@ def _note(clock: str, outcomes: Sequence[Outcome]) -> ClockNote | None:
     return min(notes, key=lambda note: note.status == "ok", default=None)
 
 
-def _case_flags(thermal: bool, sm_clocks_mhz: Sequence[int]) -> tuple[str, ...]:
-    """Flags of a case on every clock: heat in its block, and SM clocks that differ between its visits.
+def _case_flags(thermal: bool, by_process: Sequence[Sequence[int]]) -> tuple[str, ...]:
+    """Flags of a case on every clock: heat in its block, and SM clocks that differ between its processes.
 
     Two cases of a block may well run at different clocks: what draws more power is slowed down more, and
     that is how it will run. A case that ran at different clocks itself has samples that do not belong
-    together.
+    together. Medians are compared and not readings: a power cap regulates the clock up and down from one
+    visit to the next, in every process alike, and measuring again would find the same.
     """
     flags = ["thermal"] * thermal
-    if sm_clocks_mhz and max(sm_clocks_mhz) - min(sm_clocks_mhz) > DRIFT * max(sm_clocks_mhz):
+    medians = [float(np.median(part)) for part in _compared(by_process)]
+    if medians and max(medians) - min(medians) > DRIFT * max(medians):
         flags.append("clock_drift")
     return tuple(flags)
+
+
+def _compared(by_process: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The SM clocks of each process; of one alone those of its earlier and later visits, if it has two."""
+    read = [own for own in by_process if own]
+    if len(read) != 1:
+        return read
+    half = len(read[0]) // 2  # a visit in the middle is of neither
+    return [read[0][:half], read[0][-half:]] if half else []
 
 
 def _clock_flags(

@@ -23,7 +23,7 @@ CLOCK_COLUMNS = [
 ]
 FLAG_WORDS: dict[str, str] = {
     "thermal": "the GPU slowed down for heat",
-    "clock_drift": "the SM clock differed by more than 3 % between the visits of this case",
+    "clock_drift": "the median SM clock differed by more than 3 % between processes, or halves of a lone one",
     "noisy": "an interquartile range above 10 % of the median",
     "timer_limited": "too short for this clock: below twice an empty kernel, or ten of its steps",
     "stale_kernel": "measured with other kernel sources than those at hand",

@@ -108,6 +108,14 @@ class TestFlags:
         (row,) = merged([make_case()], attempt(0, outcome, **result))
         return row.flags + row.clocks[0].flags
 
+    def read(self, make_case, *by_process):
+        """The row of a case at whose visits each process read these SM clocks."""
+        outcomes = [
+            Outcome(samples=samples(i, [1.0]), sm_clocks_mhz=clocks) for i, clocks in enumerate(by_process)
+        ]
+        (row,) = merged([make_case()], *(attempt(i, outcome) for i, outcome in enumerate(outcomes)))
+        return row
+
     def test_none(self, make_case):
         """Steady samples, steady clocks, a cool GPU: no flag."""
         assert self.row(make_case, sm_clocks_mhz=(1980, 1950), floor_ms={"wall": 0.001}) == ()
@@ -144,21 +152,69 @@ class TestFlags:
         (row,) = merge([make_case()], [attempt(0, both)], ("wall", "device"), {})
         assert [clock.flags for clock in row.clocks] == [("noisy",), ()]
 
-    def test_clock_drift(self, make_case):
-        """SM clocks of a case's visits that are more than three per cent apart are flagged, and stored."""
-        assert self.row(make_case, sm_clocks_mhz=(1980, 1900)) == ("clock_drift",)
-        moved = Outcome(samples=samples(0, [1.0]), sm_clocks_mhz=(7, 9, 8))
-        (row,) = merged([make_case()], attempt(0, moved))
-        assert (row.sm_clock_min_mhz, row.sm_clock_max_mhz) == (7, 9)
+    def test_the_lowest_and_highest_clock_are_stored(self, make_case):
+        """Of all visits of all processes, whatever is flagged."""
+        row = self.read(make_case, (1980, 1650, 1815), (1815, 1800, 1995))
+        assert (row.sm_clock_min_mhz, row.sm_clock_max_mhz, row.flags) == (1650, 1995, ())
 
-    def test_clock_drift_between_processes(self, make_case):
-        """The visits of all processes are compared."""
-        (row,) = merged(
-            [make_case()],
-            attempt(0, Outcome(samples=samples(0, [1.0]), sm_clocks_mhz=(1980,))),
-            attempt(1, Outcome(samples=samples(1, [1.0]), sm_clocks_mhz=(1700,))),
-        )
-        assert row.flags == ("clock_drift",)
+    @pytest.mark.parametrize(
+        "by_process",
+        [
+            [(1980, 1650, 1815, 1700, 1900)] * 3,
+            [(1650, 1980, 1815), (1815, 1980, 1650), (1980, 1830, 1650)],
+            [(1980, 1650, 1965, 1665), (1665, 1965, 1650, 1980)],
+            [(1650, 1980, 1650, 1980)],
+            [(1980, 1815, 1650, 1980, 1815, 1650)],
+        ],
+    )
+    def test_a_power_cap_is_no_clock_drift(self, make_case, by_process):
+        """It regulates the clock up and down within each process, whose medians agree."""
+        assert self.read(make_case, *by_process).flags == ()
+
+    @pytest.mark.parametrize(
+        "by_process",
+        [
+            [(1980,), (1700,)],
+            [(1980, 1965, 1980), (1980, 1980), (1815, 1980, 1800)],
+            [(1700, 1650, 1750), (1980, 1700, 1965)],
+        ],
+    )
+    def test_clock_drift_between_processes(self, make_case, by_process):
+        """One process' median is more than three per cent from another's: their samples are not alike."""
+        assert self.read(make_case, *by_process).flags == ("clock_drift",)
+
+    @pytest.mark.parametrize(("slower", "flags"), [(1940, ()), (1939, ("clock_drift",))])
+    def test_clock_drift_begins_beyond_three_per_cent_of_the_largest(self, make_case, slower, flags):
+        """2000 and 1940 MHz are three per cent apart, and pass: of two processes, and of halves of one."""
+        assert self.read(make_case, (2000,) * 3, (slower,) * 3).flags == flags
+        assert self.read(make_case, (slower,) * 3, (2000,) * 3).flags == flags
+        assert self.read(make_case, (2000,) * 3 + (slower,) * 3).flags == flags
+
+    @pytest.mark.parametrize(
+        ("clocks", "flags"),
+        [
+            ((1980, 1980, 1980, 1650, 1650, 1650), ("clock_drift",)),
+            ((1980, 1980, 1815, 1650, 1650), ("clock_drift",)),
+            ((1650, 1980), ("clock_drift",)),
+            ((1980, 1650, 1980), ()),
+            ((1980, 1980, 1980, 1980, 1980, 1650), ()),
+            ((1650,), ()),
+            ((), ()),
+        ],
+    )
+    @pytest.mark.parametrize("silent", [0, 2])
+    def test_clock_drift_of_a_lone_process(self, make_case, clocks, flags, silent):
+        """Its earlier visits are compared with its later ones; other processes that read nothing are none.
+
+        A visit in the middle is of neither half, and one visit has nothing to be compared with.
+        """
+        assert self.read(make_case, clocks, *[()] * silent).flags == flags
+
+    def test_a_failed_case_has_no_clock_drift(self, make_case):
+        """It has no latency that a clock could have changed."""
+        failed = Outcome(status="oom", reason="no room", sm_clocks_mhz=(1980, 1650))
+        (row,) = merged([make_case()], attempt(0, failed))
+        assert row.flags == ()
 
     def test_cases_of_a_block_may_run_at_clocks_of_their_own(self, make_case):
         """What draws more power is slowed down more: that is no drift of either."""
