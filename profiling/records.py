@@ -195,7 +195,9 @@ class Measurement(_Record):
     block_m: Count | None = None
     block_n: Count | None = None
     kernel_hash: str = ""
-    first_call_ms: float | None = None  # compile and start-up included; never part of a latency
+    # Compilers included; libraries were loaded before, but for those of a CPU, of a custom backend, and in a
+    # worker that replaced another. Never part of a latency.
+    first_call_ms: float | None = None
     compile_ms: float | None = None  # of these, what compilers took; 0 where all of it was in their caches
     peak_mem_bytes: int | None = None
     retained_mem_bytes: int | None = None

@@ -265,7 +265,7 @@ def open_device(
     """Workers on a device, and the device's lock: what measures blocks, and the environment.
 
     On a GPU what `cases` need is made ready first: kernels are compiled on all cores but one, and meanwhile
-    every worker but the first loads the libraries of the other backends; then they load those kernels.
+    every worker loads the libraries of the other backends; then they load those kernels.
 
     Raises:
         InputError: this machine cannot measure on the device.
@@ -294,7 +294,7 @@ def prepare_device(
         if device == "cpu":  # starting workers would already disturb another run
             stack.enter_context(device_lock("cpu", say))
             cases = ()  # nothing that a CPU runs can be compiled ahead, and its libraries load at once
-        calls = rehearsal(cases) if protocol.processes > 1 else []
+        calls = rehearsal(cases)
         compiled = [*cases, *calls] if compiles else []
         ahead = stack.enter_context(Precompiler(compiled, max(cpu_count() - 1, 1)))
         client = stack.enter_context(Client(device, protocol, clocks, kernel_hash=kernel_hash, notify=notify))
@@ -302,7 +302,7 @@ def prepare_device(
         if device != "cpu":
             stack.enter_context(device_lock(environment.device_uuid or device, say))
             if calls:
-                say(f"Workers 1 to {protocol.processes - 1} load their libraries side by side ...")
+                say(f"Loading libraries in {protocol.processes} worker process(es) ...")
             with client.rehearsal([case for case in calls if case.backend not in COMPILED_AHEAD]):
                 _compile(ahead, environment, say)
 

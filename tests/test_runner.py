@@ -241,20 +241,22 @@ class TestStart:
             ("rehearsed", ["flash"], "locked"),
             "open",
         ]
-        assert said[0] == "Workers 1 to 2 load their libraries side by side ..."
+        assert said[0] == "Loading libraries in 3 worker process(es) ..."
 
-    def test_one_worker_rehearses_nothing(self, heard):
-        """There is nobody to load anything beside it."""
-        with runner.open_device("cuda:0", Protocol(processes=1), ("device",), self.cases("naive", "flash")):
+    def test_one_worker_rehearses_too(self, heard):
+        """Its first calls go into rows, and are to be those of the cases."""
+        said, cases = [], self.cases("naive", "flash")
+        with runner.open_device("cuda:0", Protocol(processes=1), ("device",), cases, said.append):
             pass
-        assert heard[0] == ("children", 31, [4096, 4096])
+        assert heard[0] == ("children", 31, [4096, 4096, 256, 256])
         assert [step[:2] for step in heard[1:]] == [
-            ("rehearse", []),
-            ("compile", ["flash"]),
-            ("rehearsed", []),
-            ("rehearse", []),
-            ("rehearsed", []),
+            ("rehearse", ["naive"]),
+            ("compile", ["flash", "flash"]),
+            ("rehearsed", ["naive"]),
+            ("rehearse", ["flash"]),
+            ("rehearsed", ["flash"]),
         ]
+        assert said[0] == "Loading libraries in 1 worker process(es) ..."
 
     def test_a_cpu_has_nothing_to_make_ready(self, heard):
         """Its libraries load in no time, and nothing can be compiled for it."""

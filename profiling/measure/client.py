@@ -81,15 +81,15 @@ class Client:
 
     @contextlib.contextmanager
     def rehearsal(self, cases: Sequence[Case]) -> Iterator[None]:
-        """While the body runs, all workers but the first call each of `cases` once; waits for them.
+        """While the body runs, every worker calls each of `cases` once; waits for them.
 
-        Otherwise each would load its libraries as its turn comes, and the others wait. The first does not
-        take part: the first call of a case in it goes into the row. A worker that fails costs nothing but
-        its start, since `measure` starts another.
+        Otherwise each would load its libraries as its turn comes, and the others wait; and in the first,
+        whose first calls go into rows, that would be part of whichever row came first. A worker that fails
+        costs nothing but its start, since `measure` starts another.
         """
         limit_s = min(self.protocol.timeout_s, _REHEARSAL_S)
         request = RehearsalRequest(cases=tuple(cases), limit_s=limit_s)
-        asked = {process: worker for process, worker in self._workers.items() if process > 0 and cases}
+        asked = dict(self._workers) if cases else {}
         for worker in asked.values():
             worker.rehearse(request)
         until = time.monotonic() + limit_s + self.protocol.timeout_s  # of the last call that it began

@@ -120,7 +120,7 @@ def _outcome(row: Measurement) -> list[Fact]:
         ("status", status_word(row.status) + (f": {row.reason}" if row.reason else "")),
         ("tile that ran", tile),
         ("kernel", row.kernel),
-        ("first call, start-up included", _known(units.time_text, row.first_call_ms)),
+        ("first call, compilers included", _known(units.time_text, row.first_call_ms)),
         ("of these, compilers", _known(units.time_text, row.compile_ms)),
         ("relative error, worst tensor", _known(units.number_text, row.rel_error)),
         ("the eager baseline's", _known(units.number_text, row.eager_rel_error)),

@@ -174,7 +174,7 @@ def test_a_worker_that_cannot_start_shows_its_last_words(spawn):
 
 
 class TestRehearsal:
-    """First calls in all workers but the first, side by side."""
+    """First calls in all workers, side by side."""
 
     @pytest.fixture
     def heard(self, monkeypatch, tmp_path):
@@ -195,27 +195,35 @@ class TestRehearsal:
         whole = Worker.rehearsed
 
         def rehearsed(worker, until):
-            with gate.open("w") if len(heard()) == 3 else contextlib.nullcontext():
+            with gate.open("w") if len(heard()) == 4 else contextlib.nullcontext():
                 return whole(worker, until)
 
         monkeypatch.setattr(Worker, "rehearsed", rehearsed)
         with Client("cpu", Protocol(processes=4), ("wall",), spawn=spawn) as client:
             client.start()
             with client.rehearsal([make_case()]):
-                while len(heard()) < 3:
+                while len(heard()) < 4:
                     pass
             assert [row.status for row in client.measure([make_case()])] == ["ok"]
-        assert sorted(heard()[:3]) == ["rehearse 1", "rehearse 2", "rehearse 3"]
-        assert sorted(heard()[3:6]) == ["rehearsed 1", "rehearsed 2", "rehearsed 3"]
-        assert heard()[6:] == ["block 0", "block 1", "block 2", "block 3"]
+        assert sorted(heard()[:4]) == ["rehearse 0", "rehearse 1", "rehearse 2", "rehearse 3"]
+        assert sorted(heard()[4:8]) == ["rehearsed 0", "rehearsed 1", "rehearsed 2", "rehearsed 3"]
+        assert heard()[8:] == ["block 0", "block 1", "block 2", "block 3"]
         assert spawn.started == [0, 1, 2, 3]
 
-    @pytest.mark.parametrize(("processes", "n_cases"), [(1, 1), (3, 0)])
-    def test_nothing_to_rehearse(self, make_case, spawn, heard, processes, n_cases):
-        """One worker alone, or no calls: nobody is asked for anything."""
-        with Client("cpu", Protocol(processes=processes), ("wall",), spawn=spawn) as client:
+    def test_one_worker_alone(self, make_case, spawn, heard):
+        """It loads its libraries before its first block, whose first calls go into rows."""
+        with Client("cpu", Protocol(processes=1), ("wall",), spawn=spawn) as client:
             client.start()
-            with client.rehearsal([make_case()] * n_cases):
+            with client.rehearsal([make_case()]):
+                pass
+            client.measure([make_case()])
+        assert heard() == ["rehearse 0", "rehearsed 0", "block 0"]
+
+    def test_nothing_to_rehearse(self, spawn, heard):
+        """No calls: nobody is asked for anything."""
+        with Client("cpu", Protocol(processes=3), ("wall",), spawn=spawn) as client:
+            client.start()
+            with client.rehearsal([]):
                 pass
         assert heard() == []
 
@@ -226,9 +234,10 @@ class TestRehearsal:
         with Client("cpu", Protocol(processes=2), ("wall",), spawn=spawn) as client:
             client.start()
             with client.rehearsal([make_case()]):
-                while len(heard()) < 2:
+                while len(heard()) < 4:
                     pass
-                client._workers[1]._selector.select(60)  # its answer is in the pipe
+                for worker in client._workers.values():
+                    worker._selector.select(60)  # its answer is in the pipe
                 now[0] += 1e6
             assert sorted(client._workers) == [0, 1]
 
