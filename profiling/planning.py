@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from profiling.records import Measurement
 
 REFERENCES = ("flash", "online")  # what other backends are compared with, the one that a series has
 STEPS = (16, 8, 4, 2, 1)  # a new N is a multiple of the first of these that fits between its neighbours
-_SERIES_FIELDS = tuple(name for name in SHAPE_FIELDS if name not in ("seq_len_q", "seq_len_k"))
+_of_series = operator.attrgetter(*(name for name in SHAPE_FIELDS if name not in ("seq_len_q", "seq_len_k")))
 
 Pair = tuple[str, str]  # of names such as `naive/fill`
 
@@ -52,7 +53,7 @@ def backend_name(case: Case) -> str:
 def series_key(case: Case) -> tuple[Any, ...]:
     """What the cases of a series share: the shape without N, and Nq where it is not N."""
     alone = None if case.is_square else case.seq_len_q
-    return (*(getattr(case, name) for name in _SERIES_FIELDS), alone)
+    return (*_of_series(case), alone)
 
 
 def pairs_of(names: Sequence[str]) -> list[Pair]:
