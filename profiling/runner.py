@@ -145,7 +145,7 @@ def run(request: Request, console: Console | None = None) -> Result:
     with _interruptible(), contextlib.ExitStack() as stack:
         progress = sweeps.RunProgress(plan, guess_s, console, deadline_s)
         say(f"Starting {sweep.protocol.processes} worker process(es) on {device} ...")
-        todo = [case for block in plan for case in block]
+        todo = plan_from().likely()  # what is not made ready the worker that meets it does
         place: _Place
         client: Client | None = None
         if request.executor == "ray":

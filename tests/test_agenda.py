@@ -207,6 +207,95 @@ class TestLimit:
             seconds(text)
 
 
+class TestLikely:
+    """What a run is likely to hand out, told before it measures."""
+
+    @staticmethod
+    def agenda(plan, machine, budget_s=None, **fields):
+        """An agenda that has not begun."""
+        limit = None if budget_s is None else machine.limit(budget_s)
+        return Agenda(blocks(plan), clock="device", limit=limit, now=machine.now, **fields)
+
+    def test_without_a_limit_all(self):
+        """In the plan's order."""
+        assert self.agenda(cases(), Machine()).likely() == cases()
+
+    def test_time_enough_for_all(self):
+        """Half of what the plan is guessed to take is enough: twice the time is looked ahead."""
+        plan = cases((64, 128))
+        assert self.agenda(plan, Machine(), len(plan) / 2).likely() == plan
+        assert len(self.agenda(plan, Machine(), len(plan) / 2 - 1).likely()) < len(plan)
+
+    def test_a_short_one_takes_the_ends(self):
+        """Twice 4 s, of 36: both ends of both series, in the plan's order, and nothing between."""
+        plan = cases((64, 128))
+        assert self.agenda(plan, Machine(), 4).likely() == [c for c in plan if c.seq_len_k in (64, 16384)]
+
+    def test_then_the_middle(self):
+        """Twice 3 s: the middle of the gap between the ends comes next."""
+        found = self.agenda(cases(), Machine(), 3).likely()
+        assert found == [case for case in cases() if case.seq_len_k in (64, 1024, 16384)]
+
+    def test_what_is_too_dear_is_left_out(self):
+        """A block beyond the time is passed over for those that fit."""
+        machine = Machine(took_s=lambda case: 100.0 if case.seq_len_k == 16384 else 1.0)
+        found = self.agenda(cases(), machine, 50).likely()
+        assert {case.seq_len_k for case in found} == set(LENGTHS) - {16384}
+
+    @pytest.mark.parametrize("budget_s", [0.5, 1e-6, 0.0, -5.0])
+    def test_no_time(self, budget_s):
+        """Nothing, where not even the first block would fit, or the time is over."""
+        assert self.agenda(cases(), Machine(), budget_s).likely() == []
+
+    def test_an_empty_plan(self):
+        """Everything is measured already: nothing is likely, with and without a limit."""
+        assert self.agenda([], Machine()).likely() == self.agenda([], Machine(), 10).likely() == []
+
+    @pytest.mark.parametrize("refine_to", [None, 0.125])
+    @pytest.mark.parametrize("budget_s", [3, 7, 20, 1000])
+    def test_nothing_is_changed(self, budget_s, refine_to):
+        """The agenda asked hands out what one does that was not, at the same times; the clock stood still."""
+        measured = [by_law(case) for case in cases() if case.seq_len_k in (64, 16384)]
+        left = [case for case in cases() if case.seq_len_k not in (64, 16384)]
+        asked, silent = Machine(), Machine()
+        agenda = self.agenda(left, asked, budget_s, measured=measured, refine_to=refine_to)
+        before = len(measured), agenda.left_out, agenda.wide
+        assert agenda.likely() == agenda.likely()
+        assert (len(measured), agenda.left_out, agenda.wide) == before
+        assert (asked.now_s, asked.done) == (0.0, [])
+        rows = [row for block in agenda for row in agenda.learn(asked.measure(block))]
+        expected, other = silent.run(blocks(left), measured, budget_s, refine_to)
+        assert rows == expected
+        assert (agenda.left_out, agenda.wide) == (other.left_out, other.wide)
+
+    @pytest.mark.parametrize("budget_s", [2, 5, 1000])
+    def test_refinement_plays_no_part(self, budget_s):
+        """Cases beyond the sweep are none of it, and take no time from the sweep's."""
+        measured = [by_law(case) for case in cases() if case.seq_len_k in (64, 512, 1024, 16384)]
+        left = [case for case in cases() if case.seq_len_k not in (64, 512, 1024, 16384)]
+        plain, refining = (
+            self.agenda(left, Machine(), budget_s, measured=measured, refine_to=to).likely()
+            for to in (None, 0.125)
+        )
+        assert refining == plain
+        assert set(refining) <= set(left)
+
+    def test_signs_that_are_known_count(self):
+        """Resumed, the half of a gap in which the sign changes comes first."""
+        measured = [by_law(case) for case in cases() if case.seq_len_k in (64, 1024, 16384)]
+        left = [case for case in cases() if case.seq_len_k not in (64, 1024, 16384)]
+        found = self.agenda(left, Machine(), 1, measured=measured).likely()
+        assert {case.seq_len_k for case in found} == {256}  # the laws meet at 790
+
+    @pytest.mark.parametrize("budget_s", [2, 4, 10, 15, 30])
+    def test_it_holds_what_is_then_measured(self, budget_s):
+        """With right guesses these curves have nothing else measured, though their signs lead elsewhere."""
+        plan, machine = cases((64, 128)), Machine()
+        likely = self.agenda(plan, machine, budget_s).likely()
+        rows, _ = machine.run(blocks(plan), budget_s=budget_s)
+        assert {row.case for row in rows} <= set(likely)
+
+
 class TestRefine:
     """What is added to the plan."""
 
