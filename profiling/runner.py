@@ -38,7 +38,7 @@ from profiling.planning import main_clock
 from profiling.records import Environment, Run, RunHeader
 from profiling.remeasure import cases_again, rows_of
 from profiling.store import RunWriter, check_free, load_run, new_run_path, now
-from profiling.units import percent_text
+from profiling.units import duration_text, percent_text
 
 EXECUTORS = ("local", "ray")
 
@@ -162,7 +162,8 @@ def run(request: Request, console: Console | None = None) -> Result:
         writer, numbers = _writer(request, old, path, sweep, cases, clocks, environments)
         stack.enter_context(writer)
         names = ", ".join(dict.fromkeys(environment.device_name for environment in environments))
-        say(f"Measuring {sum(map(len, plan))} cases on {names}, rows go to {path}")
+        took = duration_text(time.monotonic() - began)  # a budget counts it
+        say(f"Measuring {sum(map(len, plan))} cases on {names}, rows go to {path} (starting took {took})")
         stack.enter_context(progress)
         agenda = plan_from(environment=numbers[0] if request.executor == "local" else None)
         energies = None if client is None or request.energy is None else Energies(client.energy, writer)

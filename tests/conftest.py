@@ -47,7 +47,7 @@ def stand_in(monkeypatch, tmp_path):
 
 @pytest.fixture
 def request_run(tmp_path):
-    """Starts a run of the tiny sweep on the CPU; keywords replace parts of the request."""
+    """Starts a run of the tiny sweep on the CPU, told to a console; keywords replace parts of the request."""
     from rich.console import Console
 
     from profiling import runner
@@ -56,9 +56,9 @@ def request_run(tmp_path):
     path = tmp_path / "tiny.toml"
     path.write_text(SWEEP)
 
-    def start(**fields):
+    def start(console=None, **fields):
         default = {"sweep": path, "device": "cpu", "out": tmp_path / "runs", "argv": ("flashscope", "run")}
-        return runner.run(runner.Request(**(default | fields)), Console(file=io.StringIO()))
+        return runner.run(runner.Request(**(default | fields)), console or Console(file=io.StringIO()))
 
     return start
 

@@ -1,10 +1,13 @@
 """One run from request to file, with stand-in workers: refusals, resume, interruption."""
 
 import contextlib
+import io
 import sys
+import types
 
 import pytest
 from filelock import FileLock, Timeout
+from rich.console import Console
 
 from profiling import runner
 from profiling.case import Case, InputError, Protocol
@@ -33,6 +36,24 @@ def test_a_run_from_start_to_end(stand_in, request_run):
     assert Sweep.model_validate(run.header.sweep).cases() == [m.case for m in run.measurements]
     assert run.environments[0].argv == ("flashscope", "run")
     assert run.end.status == "finished"
+
+
+def test_what_starting_took_is_told(stand_in, request_run, monkeypatch):
+    """The line before the first block says how long it took to come there, by a clock of the test."""
+    now = [1000.0]
+
+    def start(client):
+        now[0] += 125.0
+        return stand_in.environment
+
+    monkeypatch.setattr(stand_in, "start", start)
+    monkeypatch.setattr(runner, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    console = Console(file=io.StringIO())
+    path = request_run(console).path
+    assert (
+        f"Measuring 6 cases on stand-in, rows go to {path} (starting took 2 minutes and 5 seconds)\n"
+        in console.file.getvalue()
+    )
 
 
 def test_ids_name_date_sweep_and_device(stand_in, request_run):
