@@ -22,8 +22,6 @@ Block = Sequence[Case]
 
 # Guesses are trusted as if they had been right for this long: the first block compiles, the others do not.
 _TRUST_S = 10.0
-# So many times what is left of a limit is looked ahead: guesses are rough, and signs change the order.
-_AHEAD = 2.0
 _WIDTH = 0.125
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 # How urgent a block is, by the gap between measured N that it lies in.
@@ -118,13 +116,14 @@ class Agenda:
         """The cases of the plan that are likely to be handed out, in its order, before any is measured.
 
         Without a limit these are all. Under one another agenda is walked, on a clock that goes on by the
-        guesses, for twice the time that is left; its rows have no signs, so it is the order of a run that
-        knows no more than now. Nothing changes in this one, and N beyond the plan play no part.
+        guesses, for the time that is left, of which the start will take some; its rows have no signs, so it
+        is the order of a run that knows no more than now. Nothing changes in this one, and N beyond the plan
+        play no part.
         """
         waiting = [case for block in self._waiting for case in block]
         if self._limit is None:
             return waiting
-        left_s = _AHEAD * (self._limit.deadline_s - self._now())
+        left_s = self._limit.deadline_s - self._now()
         costs = {case: self._limit.cost_s(case) for case in waiting}
         if sum(costs.values()) <= left_s:
             return waiting
