@@ -24,7 +24,7 @@ from fa_core.validation import (
 
 IMPLS: tuple[str, ...] = ("auto", *NAMED_IMPLS)
 _PLANS = plan.Plans()
-# By which of its kernels `flash` goes, as `fa_core.op` has it: "" where the call decides.
+# By which of its kernels `flash` goes, as `fa_core.dispatch` has it: "" where the call decides.
 _KERNELS: dict[str, str] = {"flash": "", "flash_portable": "portable", "flash_hopper": "hopper"}
 _TILED_IMPLS = ("flash", "flash_portable", "tiled")
 
@@ -138,10 +138,10 @@ def explain(
         why = f"; policy: {choice.why}"
     found = resolve_impl(impl, q, v, block_m)
     if found in ("flash", "flash_hopper") and not (interpreted() or _why_not_flash(q, v)):
-        from fa_core import op
+        from fa_core import dispatch
 
         band = make_band(causal, causal_align, window)
-        reason = op.why_not_hopper(q, k, v, band, **extra, by_choice=found == "flash")
+        reason = dispatch.why_not_hopper(q, k, v, band, **extra, by_choice=found == "flash")
         why = f"; {_kernels_text(found, reason)}{why}"
     if impl != "auto":
         return f"{impl}: asked for{why}"
@@ -178,10 +178,10 @@ def flash_kernels(
     With `backward` those of its backward, which may be others: a forward whose tiles would leave much of the
     GPU idle is the portable ones'.
     """
-    from fa_core import op
+    from fa_core import dispatch
 
     tile = None if block_m is None or block_n is None else (block_m, block_n)
-    reason = op.why_not_hopper(
+    reason = dispatch.why_not_hopper(
         q, k, v, make_band(causal, causal_align, window),
         alibi_slopes=alibi_slopes, softcap=softcap, bias=bias, tile=tile, by_choice=not backward,
     )  # fmt: skip
@@ -323,9 +323,11 @@ def attention(
     """
     kind = None
     if (impl == "auto" or impl in _KERNELS) and not plan.watched():
-        more = (alibi_slopes, softcap, bias, sinks, policy, block_m, block_n, return_lse or None)
-        options = (causal, causal_align, window, scale, impl)
-        kind = None if any(x is not None for x in more) else plan.key_of(q, k, v, options)
+        if (
+            alibi_slopes is softcap is bias is sinks is policy is block_m is block_n is None
+            and not return_lse
+        ):
+            kind = plan.key_of(q, k, v, (causal, causal_align, window, scale, impl))
         if kind is not None and (planned := _PLANS.get(kind)) is not None:
             return planned(q, k, v)
     q, k, v = autocast_together(q, k, v)
@@ -371,8 +373,8 @@ def attention(
             deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
             return_lse=return_lse,
         )  # fmt: skip
-        if kind is not None and kind not in _PLANS and not interpreted():
-            _PLANS.put(kind, lambda: op.plan_forward(q, k, v, band, scale, _KERNELS[impl]))
+        if kind is not None and not interpreted():
+            _PLANS.learn(kind, lambda: op.plan_forward(q, k, v, band, scale, _KERNELS[impl]))
         return (out, lse) if lse is not None else out
     if return_lse:
         raise NotImplementedError(

@@ -246,8 +246,8 @@ def forward_launch(
     batch, heads, n_q, d = p.q.shape
     kv_heads, n_k = p.k.shape[1], p.k.shape[2]
     width, tile = padded_width(d), tile or forward_tile(p)
-    tiles_per_head = math.ceil(n_q / tile.block_m)
-    n_tiles = tiles_per_head * batch * heads
+    n_tiles = _tiles(p, tile.block_m)
+    tiles_per_head = n_tiles // (batch * heads)
     key_bytes = 2 * n_k * d * p.q.element_size()
     return Launch(
         _kernels().forward,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from triton.runtime.errors import OutOfResources
 
+from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.kernels.backward import dbias_kernel, delta_kernel, dq_kernel
 from fa_core.kernels.dkdv import dkdv_kernel
@@ -55,6 +56,16 @@ class Problem(NamedTuple):
     right: int | None
     top_left: bool
     softcap: float
+
+    def needed(self) -> Problem:
+        """The same call without the limits that hide no key."""
+        band = Band(self.left, self.right, self.top_left)
+        if self.cu_k is None:
+            band = band.needed(self.q.shape[2], self.k.shape[2])
+        elif self.table is not None and self.q.shape[2] == 1 and not self.top_left:
+            # The one query stands on the last key, wherever that is.
+            band = band._replace(right=None)
+        return self._replace(left=band.left, right=band.right)
 
     @property
     def modified(self) -> bool:
@@ -246,6 +257,23 @@ def splits(p: Problem, config: TileConfig) -> int:
     device = tuning.gpu(p.q.device)
     processors = 4 if device is None else device.processors
     return max(1, min(2 * processors // programs, p.max_keys // MIN_SPLIT_KEYS, MAX_SPLITS))
+
+
+def portable_forward(
+    p: Problem,
+    out: torch.Tensor,
+    row_max: torch.Tensor,
+    log_sum: torch.Tensor,
+    asked: tuple[int, int] | None = None,
+    n_splits: int | None = None,
+) -> list[Launch]:
+    """`forward_launches` with the tile that was asked for, or the one for the queries that there are.
+
+    `n_splits` None: as many parts of the keys as fill the device, where queries are few.
+    """
+    config = decode_tile(p) if decoding(p) and not asked else p.tile("forward", asked)
+    n_splits = splits(p, config) if n_splits is None else n_splits
+    return forward_launches(p, out, row_max, log_sum, config, n_splits)
 
 
 def forward_launches(

@@ -4,10 +4,9 @@
 H, Nq), its maximum and the logarithm of its sum (see `forward_kernel`). Of these `flash_attention` makes the
 log-sum-exp, so that its gradient comes back to the operator as the logarithm's.
 
-Which kernels run is settled inside the operators, where tensors are real: those for sm_90 (`fa_core.hopper`)
-where they can take the call, else the portable ones, and these too for a forward whose tiles there would
-leave much of the GPU idle. Both leave the same statistics, so that one can send back what the other has
-formed: the gradient of sinks, or of some of q, k and v alone, is the portable ones'.
+Which kernels run is settled inside the operators, where tensors are real (`fa_core.dispatch`). Those for
+sm_90 and the portable ones leave the same statistics, so that one can send back what the other has formed:
+the gradient of sinks, or of some of q, k and v alone, is the portable ones'.
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from typing import Any
 
 import torch
 
-from fa_core import autotune, hopper, launch
+from fa_core import autotune, dispatch, hopper, launch
 from fa_core.band import Band
 from fa_core.kernels import tuning
 from fa_core.launch import Problem, Saved
-from fa_core.plan import Plan, PlannedForward
-
-# What an operator's `kernels` says, and "" to let the call decide.
-PORTABLE, HOPPER = "portable", "hopper"
+from fa_core.plan import Plan
 
 _SHARED = (
     "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? slopes, Tensor? sinks, Tensor? cu_q, Tensor? cu_k, "
@@ -51,18 +47,6 @@ def _asked(block_m: int | None, block_n: int | None) -> tuple[int, int] | None:
     return None if block_m is None or block_n is None else (block_m, block_n)
 
 
-def _problem(args: Any) -> Problem:
-    """The call as the kernels take it: limits that hide no key are left out."""
-    p = Problem(*args)
-    band = Band(p.left, p.right, p.top_left)
-    if p.cu_k is None:
-        band = band.needed(p.q.shape[2], p.k.shape[2])
-    elif p.table is not None and p.q.shape[2] == 1 and not p.top_left:
-        # The one query stands on the last key, wherever that is.
-        band = band._replace(right=None)
-    return p._replace(left=band.left, right=band.right)
-
-
 def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     """Out in q's layout; the statistics contiguous."""
     q, d_v = p.q, p.v.shape[3]
@@ -70,51 +54,24 @@ def _forward_outputs(p: Problem) -> tuple[torch.Tensor, torch.Tensor]:
     return out, q.new_empty((2, *q.shape[:3]), dtype=p.statistics_dtype)
 
 
-def _is_for_hopper(
-    p: Problem, asked: tuple[int, int] | None, kernels: str, *, backward: bool = False
-) -> bool:
-    """Whether the kernels for sm_90 take a call.
-
-    Raises:
-        NotImplementedError: they cannot, and no others are allowed.
-    """
-    if kernels == PORTABLE or (asked and not kernels):
-        return False
-    if kernels == HOPPER:
-        if reason := hopper.why_not(p):
-            raise NotImplementedError(f"the kernels for sm_90 cannot take this call: {reason}")
-        return True
-    return not hopper.why_not(p) and (backward or not hopper.why_rather_not(p))
-
-
 def _flash_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     *tensors, block_m, block_n, kernels, _deterministic, n_splits = args
-    p = _problem(tensors)
-    asked = _asked(block_m, block_n)
-    for_hopper = _is_for_hopper(p, asked, kernels)
+    p = Problem(*tensors).needed()
     out, statistics = _forward_outputs(p)
-    if out.numel() == 0:
-        return out, statistics
     row_max, log_sum = statistics.unbind()
+    asked = _asked(block_m, block_n)
     with launch.device_guard(p.q):
-        if for_hopper:
-            hopper.forward_launch(p, out, row_max, log_sum).run()
-            return out, statistics
-        decoding = launch.decoding(p)
-        config = launch.decode_tile(p) if decoding and not asked else p.tile("forward", asked)
-        if n_splits is None:
-            n_splits = launch.splits(p, config) if decoding else 1
-        for step in launch.forward_launches(p, out, row_max, log_sum, config, n_splits):
+        for step in dispatch.forward(p, out, row_max, log_sum, asked, kernels, n_splits):
             step.run()
     return out, statistics
 
 
 def _fake_forward(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if _ahead(args[0]):
-        p = _problem(args[:_N_PROBLEM])
+        p = Problem(*args[:_N_PROBLEM]).needed()
         kernels, tile = args[_N_SHARED - 2], _asked(*args[_N_PROBLEM : _N_PROBLEM + 2])
         if tile is None and p.sinks is None:
-            _plan_launch(p, kernels)  # has kernels of its own
+            _plan(p, kernels)  # has kernels of its own
         return _flash_forward(*args)
     return _forward_outputs(Problem(*args[:_N_PROBLEM]))
 
@@ -150,7 +107,7 @@ def _sink_gradient(p: Problem, s: Saved, row_dot: torch.Tensor, dlse: torch.Tens
 def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     shared, (dout, dlse, out, statistics, wanted) = args[:_N_SHARED], args[_N_SHARED:]
     *tensors, block_m, block_n, kernels, deterministic = shared
-    p, asked = _problem(tensors), _asked(block_m, block_n)
+    p, asked = Problem(*tensors).needed(), _asked(block_m, block_n)
     want_dq, want_dkdv, want_dbias, want_dsinks = wanted
     dq, dk, dv, dbias, dsinks = grads = _backward_outputs(p, wanted)
     if out.numel() == 0:
@@ -158,7 +115,7 @@ def _flash_backward(*args: Any) -> tuple[torch.Tensor, ...]:
     row_max, log_sum = statistics
     dlse = None if dlse is None else dlse.to(row_max.dtype).contiguous()
     with launch.device_guard(p.q):
-        if wanted == [True, True, False, False] and _is_for_hopper(p, asked, kernels, backward=True):
+        if wanted == [True, True, False, False] and dispatch.is_for_hopper(p, asked, kernels, backward=True):
             # Delta has its place among what that backward holds for itself.
             s = Saved(dout, row_max, log_sum, row_max)
             for step in hopper.backward_launches(p, s, out, dlse, (dq, dk, dv), deterministic):
@@ -262,8 +219,8 @@ def flash_attention(
     """The Triton kernels on checked arguments: (out, lse or None), both differentiable once.
 
     Shapes as in `launch.Problem`; lse (B, H, Nq) is natural, fp32. `n_splits` None: as many parts of the
-    keys as fill the device, where queries are few. `kernels`: PORTABLE, HOPPER, or "" for what the call
-    allows. With `deterministic` gradients are the same bit for bit on every run.
+    keys as fill the device, where queries are few. `kernels`: as in `dispatch`, "" for what the call allows.
+    With `deterministic` gradients are the same bit for bit on every run.
 
     Raises:
         NotImplementedError: a requested tile does not fit the device; the kernels asked for cannot take the
@@ -291,50 +248,34 @@ def flash_attention(
     return out, (row_max.detach() * unit + log_sum).float()
 
 
-def why_not_hopper(
+def plan_forward(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     band: Band,
+    scale: float,
+    kernels: str,
     *,
-    alibi_slopes: torch.Tensor | None = None,
-    softcap: float | None = None,
-    bias: torch.Tensor | None = None,
-    tile: tuple[int, int] | None = None,
-    by_choice: bool = False,
-) -> str:
-    """Why the kernels for sm_90 do not take a dense call of checked arguments; "" where they do.
-
-    That is that they cannot; or, where there is a choice, that a forward is faster by the portable ones.
-    """
-    if tile is not None:
-        return "no tile must be asked for: they have their own"
-    p = _problem((q, k, v, bias, alibi_slopes, None, None, None, None, 1.0, *band, softcap or 0.0))
-    return hopper.why_not(p) or (hopper.why_rather_not(p) if by_choice else "")
+    cu_seqlens_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+) -> Plan | None:
+    """A plan for calls like this one, dense or on a paged cache; None where nothing is launched."""
+    if not 0 < scale < math.inf:
+        return None
+    # A call may have one tensor in several places, and the next of its kind another in each: told apart here.
+    q, k, v = (x.detach() for x in (q, k, v))
+    tensors = (q, k, v, None, None, None, None, cu_seqlens_k, block_table)
+    return _plan(Problem(*tensors, scale, *band, 0.0).needed(), kernels)
 
 
-def plan_forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, band: Band, scale: float, kernels: str
-) -> PlannedForward | None:
-    """A plan for dense calls like this one; None where one launch does not do it."""
-    p = _problem((q, k, v, None, None, None, None, None, None, scale, *band, 0.0))
-    return _plan_launch(p, kernels) if 0 < scale < math.inf else None
-
-
-def _plan_launch(p: Problem, kernels: str) -> PlannedForward | None:
+def _plan(p: Problem, kernels: str) -> Plan | None:
     """The compiled forward without a gradient or an LSE to come, for which sm_90's keep no statistics."""
     out, statistics = _forward_outputs(p)
-    names = {"q": p.q, "k": p.k, "v": p.v, "out": out}
-    if _is_for_hopper(p, None, kernels):
-        step = hopper.forward_launch(p, out, None, None)
-    elif launch.decoding(p) or out.numel() == 0:
-        return None
-    else:
-        row_max, log_sum = statistics.unbind()
-        names |= {"row_max": row_max, "log_sum": log_sum}
-        (step,) = launch.forward_launches(p, out, row_max, log_sum, p.tile("forward"))
+    row_max, log_sum = statistics.unbind()
     with launch.device_guard(p.q):
-        compiled = step.compile()
-    if p.q.is_meta:
+        launches = dispatch.forward(p, out, row_max, log_sum, None, kernels, statistics=False)
+        compiled = [each.compile() for each in launches]
+    if p.q.is_meta or not launches:
         return None
-    return PlannedForward(p.q.device, Plan(step, compiled, names), p.statistics_dtype)
+    inputs = [x for x in (p.q, p.k, p.v, p.cu_k, p.table) if x is not None]
+    return Plan(list(zip(launches, compiled, strict=True)), inputs, out)

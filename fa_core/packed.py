@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fa_core import validation
+from fa_core import plan, validation
 from fa_core.api import attention, autocast_together, check_flash, resolve_impl
 from fa_core.band import make_band
 from fa_core.validation import (
@@ -17,10 +17,12 @@ from fa_core.validation import (
     check_scores,
     check_table_form,
     check_tile,
+    interpreted,
 )
 
 # What reads such batches in place, by the portable kernels; those for sm_90 cannot.
 PORTABLE_IMPLS = ("flash", "flash_portable")
+_PLANS = plan.Plans()
 
 
 def _capturing(x: torch.Tensor) -> bool:
@@ -186,6 +188,16 @@ def attention_paged(
         TypeError, ValueError, NotImplementedError: as `attention`; lengths that overrun the table, or pages
             outside the cache. On the way back, when a gradient is asked for: NotImplementedError.
     """
+    kind = None
+    if (impl == "auto" or impl in PORTABLE_IMPLS) and not plan.watched():
+        index = (plan.index_key(block_table), plan.index_key(seq_lens))
+        plain = alibi_slopes is softcap is sinks is block_m is block_n is num_splits is None
+        if plain and not return_lse and None not in index:
+            kind = plan.key_of(q, k_cache, v_cache, (causal, window, scale, impl, *index))
+        if kind is not None and (planned := _PLANS.get(kind)) is not None:
+            if check_table and not _capturing(q):
+                validation.check_table(block_table, seq_lens, k_cache.shape[0], k_cache.shape[1])
+            return planned(q, k_cache, v_cache, seq_lens, block_table)
     check_cache(q, k_cache, v_cache)
     check_table_form(q, block_table, seq_lens)
     batch, heads = q.shape[:2]
@@ -200,12 +212,13 @@ def attention_paged(
         validation.check_table(block_table, seq_lens, k_cache.shape[0], k_cache.shape[1])
     if impl in PORTABLE_IMPLS:
         check_flash(q, v_cache)
-        from fa_core.op import flash_attention
+        from fa_core import op
 
-        out, lse = flash_attention(
+        k, v = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+        out, lse = op.flash_attention(
             q,
-            k_cache.transpose(1, 2),
-            v_cache.transpose(1, 2),
+            k,
+            v,
             band=band,
             scale=scale,
             softcap=softcap,
@@ -217,6 +230,9 @@ def attention_paged(
             n_splits=num_splits,
             return_lse=return_lse,
         )
+        if kind is not None and not interpreted():
+            tables = {"cu_seqlens_k": seq_lens, "block_table": block_table}
+            _PLANS.learn(kind, lambda: op.plan_forward(q, k, v, band, scale, "", **tables))
         return (out, lse) if lse is not None else out
 
     attend: Any = attention

@@ -30,8 +30,8 @@ _KERNELS = tuple(
 )
 _CALL = tuple(f"fa_core/{name}.py" for name in ("op", "launch", "packed", "plan", "band"))
 _PORTABLE = (*_CALL, *_KERNELS)
-# All of the kernels: what sends back to sinks runs on the portable ones.
-_FLASH = (*_CALL, "fa_core/hopper*.py", "fa_core/kernels/*.py")
+# All of the kernels: what sends back to sinks runs on the portable ones. Between them `dispatch` chooses.
+_FLASH = (*_CALL, "fa_core/dispatch.py", "fa_core/hopper*.py", "fa_core/kernels/*.py")
 # Of the operations over rows; their baselines are PyTorch's own.
 _ROWS = {
     "online": tuple(

@@ -32,7 +32,7 @@ def checkout(folder: Path, source: str = SOURCE) -> Path:
     names = ("naive.py", "band.py", "tiled.py", "scores.py", "op.py", "launch.py", "packed.py")
     portable = ("__init__", "backward", "dkdv", "forward", "primitives", "tuning")
     kernels = (f"kernels/{name}.py" for name in (*portable, "hopper_walk"))
-    for name in (*names, "hopper.py", "plan.py", *kernels):
+    for name in (*names, "hopper.py", "dispatch.py", "plan.py", *kernels):
         (folder / "fa_core" / name).write_text(source, encoding="utf-8")
     return folder
 
@@ -104,10 +104,12 @@ def test_each_backend_has_its_own_files(tmp_path: Path) -> None:
     assert all(masked[name] != after[name] for name in OURS)  # which pairs are computed is everybody's
     edit(root / "fa_core" / "scores.py", "z = 1\n")
     assert {name for name in OURS if kernel_hash(name, root=root) != masked[name]} == {"tiled"}
-    edit(root / "fa_core" / "hopper.py", "z = 2\n")
-    assert kernel_hash("flash_hopper", root=root) != masked["flash_hopper"]
-    assert kernel_hash("flash", root=root) == kernel_hash("flash_hopper", root=root)
-    assert kernel_hash("flash_portable", root=root) == masked["flash_portable"]
+    for name in ("hopper.py", "dispatch.py"):  # the choice between kernels is not the portable ones' either
+        before_it = kernel_hash("flash_hopper", root=root)
+        edit(root / "fa_core" / name, "z = 2\n")
+        assert kernel_hash("flash_hopper", root=root) != before_it
+        assert kernel_hash("flash", root=root) == kernel_hash("flash_hopper", root=root)
+        assert kernel_hash("flash_portable", root=root) == masked["flash_portable"]
     (root / "fa_core" / "op.py").unlink()
     assert kernel_hash("flash", root=root) == ""
 
