@@ -2,8 +2,9 @@
 
     python tests/benchmarks/host_time.py [--profile]
 
-Microseconds a call, medians over shuffled rounds of 40 calls each, which the GPU runs behind; bf16, B = 1,
-16 heads, N = 256, no gradient. `--profile` adds where the time of `flash_hopper` goes, by cProfile.
+Microseconds a call, medians over shuffled rounds of 40 calls each, which the GPU runs behind; bf16, no
+gradient. First B = 1, 16 heads, N = 256, then decoding: one query beside 1024 keys, B = 8, 32 heads on 8 of
+keys, dense and in pages of 64. `--profile` adds where the time of `flash_hopper` goes, by cProfile.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from fa_core import attention
+from fa_core import attention, attention_paged
 
 CALLS = 40
 ROUNDS = 25
@@ -58,6 +59,38 @@ def calls(q: torch.Tensor, causal: bool) -> dict[str, Callable[[], Any]]:
     return {**ours, **theirs}
 
 
+def decoding() -> dict[str, Callable[[], Any]]:
+    """By name: one query, whose keys are divided between programs and joined by a second kernel."""
+    q = torch.randn(8, 32, 1, 128, device="cuda", dtype=torch.bfloat16)
+    k = torch.randn(8, 8, 1024, 128, device="cuda", dtype=torch.bfloat16)
+    pages = torch.randn(128, 64, 8, 128, device="cuda", dtype=torch.bfloat16)
+    table = torch.randperm(128, device="cuda").reshape(8, 16).int()
+    lengths = torch.full((8,), 1024, device="cuda", dtype=torch.int32)
+
+    def sdpa_flash() -> Any:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    return {
+        "flash": partial(attention, q, k, k, impl="flash"),
+        "flash, pages": partial(attention_paged, q, pages, pages, table, lengths, check_table=False),
+        "flash, LSE too": partial(attention, q, k, k, impl="flash", return_lse=True),
+        "sdpa": partial(scaled_dot_product_attention, q, k, k, enable_gqa=True),
+        "sdpa_flash": sdpa_flash,
+    }
+
+
+def medians_us(known: dict[str, Callable[[], Any]], shuffle: random.Random) -> dict[str, float]:
+    """Of each call the median of all rounds."""
+    taken: dict[str, list[float]] = {name: [] for name in known}
+    for call in known.values():
+        host_us(call)
+    for _ in range(ROUNDS):
+        for name in shuffle.sample(list(known), len(known)):
+            taken[name].append(host_us(known[name]))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
 def main() -> None:
     """Print a line a shape."""
     parser = argparse.ArgumentParser(
@@ -71,17 +104,14 @@ def main() -> None:
             for causal in (False, True):
                 q = torch.randn(1, 16, 256, head_dim, device="cuda", dtype=torch.bfloat16)
                 known = calls(q, causal)
-                taken: dict[str, list[float]] = {name: [] for name in known}
-                for call in known.values():
-                    host_us(call)
-                for _ in range(ROUNDS):
-                    for name in shuffle.sample(list(known), len(known)):
-                        taken[name].append(host_us(known[name]))
-                us = {name: statistics.median(times) for name, times in taken.items()}
+                us = medians_us(known, shuffle)
                 cells = ", ".join(f"{name} {x:.1f}" for name, x in us.items())
                 ratio = us["flash_hopper"] / us["sdpa"]
                 mask = "causal" if causal else "full"
                 print(f"d={head_dim} {mask}: {cells} us; flash_hopper / sdpa {ratio:.2f}", flush=True)
+        us = medians_us(decoding(), shuffle)
+        cells = ", ".join(f"{name} {x:.1f}" for name, x in us.items())
+        print(f"decoding: {cells} us; flash / sdpa {us['flash'] / us['sdpa']:.2f}", flush=True)
         if options.profile:
             profile = cProfile.Profile()
             profile.runcall(lambda: [known["flash_hopper"]() for _ in range(2000)])
