@@ -34,7 +34,7 @@ def test_the_chapters_case() -> None:
     """256 MiB for one head's score matrix, 64 GiB for all heads', and the four series.
 
     Tiles of 128 x 64 in fp32 hold 17 MB of queries and outputs beside the keys in flight, and lose some of
-    those; with the 32 x 32 of `flash` in fp32 DRAM sees hardly more than the compulsory bytes.
+    those; with the 32 x 32 of `flash` in fp32 DRAM sees 1 % more than the compulsory bytes.
     """
     result = estimate(make(), H200)
     assert result.scores == (256 * MIB, 64 * GIB)
@@ -45,7 +45,7 @@ def test_the_chapters_case() -> None:
     assert line(text, "tile").startswith("tile 140 GB naive moves 2.02×")
     assert line(text, "dram").startswith("dram 5.19 GB naive moves 54.2×")
     narrow = estimate_text(estimate(make(), H200, block_m=32, block_n=32))
-    assert line(narrow, "dram").startswith("dram 4.31 GB naive moves 65.3×")
+    assert line(narrow, "dram").startswith("dram 4.34 GB naive moves 64.8×")
     assert line(text, "compulsory").startswith("compulsory 4.3 GB")
 
 

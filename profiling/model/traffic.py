@@ -186,18 +186,21 @@ def _cache(device: Device | None, blocks_per_sm: int | None) -> _Cache | None:
     return _Cache(max(1, device.usable_cache_bytes), device.sm_count, blocks_per_sm)
 
 
-# Widths of heads up to which two thread blocks of an SM walk in step; else one does. Chosen by the counters
-# of `flash_portable`: in the backward all that an SM runs do, as compiled for sm_90 (tests/fa_core/aot.py).
-# Of a forward an SM runs three at d = 64 and two at 128, and reads as if they walked one after the other.
-# Where a head's K and V do not fit the cache, two counts of one call differed by a factor 3: CONTRIBUTING.md.
-_TWO_IN_STEP_UNTIL = {"forward": 0, "dkdv": 128, "dq": 64}
+# Widths of heads, over the first and up to the second, at which two thread blocks of an SM walk in step;
+# else one does. Chosen by the counters of `flash_portable`: all that an SM runs do, as compiled for sm_90
+# (tests/fa_core/aot.py), but in the forward at d = 64. Of that an SM runs three, and reads as if they walked
+# one after the other. Of a forward with a larger tile an SM runs one at d = 128.
+_TWO_IN_STEP = {"forward": (64, 128), "dkdv": (0, 128), "dq": (0, 64)}
+_TWO_FORWARD_BLOCKS_UNTIL = 64  # rows of either side of the tile
 
 
-def _in_step(cache: _Cache, kernel: str, width: int) -> int:
+def _in_step(cache: _Cache, kernel: str, width: int, tile: tuple[int, int]) -> int:
     """Thread blocks of a generation: those that walk a tensor side by side."""
     if cache.blocks_per_sm is not None:
         return cache.sm_count * cache.blocks_per_sm
-    return cache.sm_count * (2 if width <= _TWO_IN_STEP_UNTIL[kernel] else 1)
+    over, until = _TWO_IN_STEP[kernel]
+    two = over < width <= until and (kernel != "forward" or max(tile) <= _TWO_FORWARD_BLOCKS_UNTIL)
+    return cache.sm_count * (2 if two else 1)
 
 
 class _Shape(NamedTuple):
@@ -279,14 +282,16 @@ def _forward(s: _Shape, tile: tuple[int, int], cache: _Cache | None) -> _OneWay:
     dram = None
     if cache is not None:
         own = min(tile[0], s.n_q) * s.kv_row  # q and the output
-        dram = Bytes(s.q + _kv_from_dram(s, keys, own, cache, "forward"), written)
+        dram = Bytes(s.q + _kv_from_dram(s, keys, own, cache, "forward", tile), written)
     return _OneWay(tiled, dram, Bytes(s.q + s.kv, written))
 
 
-def _kv_from_dram(s: _Shape, keys: np.ndarray, own: int, cache: _Cache, kernel: str) -> int:
+def _kv_from_dram(
+    s: _Shape, keys: np.ndarray, own: int, cache: _Cache, kernel: str, tile: tuple[int, int]
+) -> int:
     """K and V as the forward and the dQ kernel read them: outer query tiles, a group's heads in turn."""
     walk = Walk(keys, s.kv_row, s.kv_heads, own, members=s.group)
-    return streamed_bytes(walk, _in_step(cache, kernel, s.width), cache.capacity_bytes)
+    return streamed_bytes(walk, _in_step(cache, kernel, s.width, tile), cache.capacity_bytes)
 
 
 @lru_cache(maxsize=4096)
@@ -310,9 +315,9 @@ def _backward(s: _Shape, tile: tuple[int, int], dq_tile: tuple[int, int], cache:
         # A thread block of the dK/dV kernel walks its group's heads one after the other.
         own = 2 * min(tile[1], s.n_k) * s.kv_row  # K, V and their gradients
         walk = Walk(queries, s.group * query_row, s.kv_heads, own)
-        streamed = streamed_bytes(walk, _in_step(cache, "dkdv", s.width), cache.capacity_bytes)
+        streamed = streamed_bytes(walk, _in_step(cache, "dkdv", s.width, tile), cache.capacity_bytes)
         own = min(dq_tile[0], s.n_q) * (2 * s.d + s.dv) * s.e  # q, dO and dQ
-        again = _kv_from_dram(s, keys, own, cache, "dq")
+        again = _kv_from_dram(s, keys, own, cache, "dq", dq_tile)
         dram = delta.plus(Bytes(s.kv + streamed, s.kv)).plus(Bytes(s.q + s.out + 2 * s.row + again, s.q))
     return _OneWay(delta.plus(dkdv).plus(dq), dram, compulsory)
 

@@ -8,10 +8,9 @@ leaving one call out: each call is predicted by the fit to all others. Then the 
 ways to let one block or all that an SM runs walk in step, kernel by kernel.
 
 Calls are those of `flash_portable` in h200-counters and h200-predictions, and the fused forwards of
-data/counters_h200.csv. What was counted twice enters with the mean of both logarithms. Forwards that run
-several blocks an SM and whose K and V of a head do not fit (`is_lost`) are in no fit but the one by all
-calls, because one of the two did not repeat: column "lost" has modelled / counted of each. Half a minute; no
-GPU.
+data/counters_h200.csv. What was counted several times (data/counts_h200.csv) enters with the median. Forwards
+that run several blocks an SM and whose K and V of a head do not fit (`is_lost`) are in no fit but the one by
+all calls, because they do not repeat: column "lost" has modelled / counted of each. Half a minute; no GPU.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from __future__ import annotations
 import csv
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,28 +36,10 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 FRACTIONS = np.arange(0.38, 0.70, 0.01)
 SHARPNESS = (8, 12, 16, 20, 24)
 OLD_TILE = (128, 64)  # of the kernels of counters_h200.csv, by their names
-# Bytes read by the calls of h200-predictions when they were counted before, with the same kernels on another
-# H200: `git show 91bb79c:data/samples/h200-predictions.jsonl`. By case.label.
-BEFORE = {
-    "fwd bf16 B1 H16 N33792 d128": 440_052_480,
-    "fwd bf16 B1 H16 N81920 d128": 4_736_049_408,
-    "fwd bf16 B1 H16 N114688 d64": 2_945_760_000,
-    "fwd bf16 B1 H16 N65536 d128 causal": 1_290_312_192,
-    "fwd bf16 B1 H16 N40960 d128 tile 128x128": 953_212_416,
-    "fwd bf16 B1 H16 N49152 d128 tile 128x128": 1_388_442_880,
-    "fwd bf16 B1 H16 N65536 d128 tile 128x128": 2_763_354_624,
-    "fwd bf16 B1 H16 N98304 d64": 1_097_875_712,
-    "fwd bf16 B1 H16 N131072 d64": 6_409_255_168,
-    "bwd bf16 B1 H16 N65536 d128": 8_221_769_984,
-    "bwd bf16 B1 H16 N98304 d64": 4_881_126_144,
-    "bwd bf16 B1 H16 N24576 d128": 1_178_947_840,
-    "bwd bf16 B1 H16 N49152 d128": 3_807_931_136,
-    "bwd bf16 B1 H16 N65536 d64": 1_980_548_096,
-}
 
 
 class Counted(NamedTuple):
-    """A call with its tile, and the DRAM bytes that it was seen to read: of two counts the geometric mean."""
+    """A call with its tile, and the DRAM bytes that it was seen to read: of several counts the median."""
 
     name: str
     case: Case
@@ -73,14 +55,23 @@ class Variant(NamedTuple):
     sharpness: tuple[int, ...] = (cache.SHARPNESS,)
 
 
+def counts() -> dict[str, list[int]]:
+    """DRAM bytes read by each call of h200-predictions, by label, as often as it was counted."""
+    found: dict[str, list[int]] = {}
+    with (DATA / "counts_h200.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            found.setdefault(row["case"], []).append(int(row["dram_read_bytes"]))
+    return found
+
+
 def counted() -> list[Counted]:
     """Every counted call of a fused kernel whose tile is known."""
-    found = []
+    found, again = [], counts()
     for run in ("h200-counters", "h200-predictions"):
         for row in load_run(DATA / "samples" / f"{run}.jsonl").measurements:
             if row.case.backend == "flash_portable" and row.dram_read_bytes and row.block_m and row.block_n:
                 name = row.case.label.removeprefix("flash_portable ")
-                read = math.sqrt(row.dram_read_bytes * BEFORE.get(name, row.dram_read_bytes))
+                read = statistics.median(again.get(name, [row.dram_read_bytes]))
                 found.append(Counted(name, row.case, (row.block_m, row.block_n), read))
     with (DATA / "counters_h200.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -126,14 +117,10 @@ class Walking(int):
     running: int
 
 
-# The tile of the call that is being modelled: it decides how many blocks of a forward an SM runs.
-tile_now: list[int] = [*OLD_TILE]
-
-
-def running(kernel: str, width: int) -> int:
+def running(kernel: str, width: int, tile: tuple[int, int]) -> int:
     """Blocks that an SM runs, as tests/fa_core/aot.py compiles them for sm_90."""
-    if kernel == "forward":
-        return {64: 3, 128: 2}.get(width, 1) if max(tile_now) <= 64 else 1
+    if kernel == "forward" and max(tile) > 64:
+        return 1
     return SEVERAL.get((kernel, width), 1)
 
 
@@ -144,9 +131,9 @@ def is_lost(call: Counted, device: Device) -> bool:
     return case.direction == "fwd" and max(call.tile) <= 64 and case.seq_len_k > until
 
 
-def as_compiled(known: Any, kernel: str, width: int) -> int:
+def as_compiled(known: Any, *kernel: Any) -> int:
     """All blocks that an SM runs in step."""
-    return known.sm_count * running(kernel, width)
+    return known.sm_count * running(*kernel)
 
 
 def one_an_sm(known: Any, *_kernel: Any) -> int:
@@ -154,15 +141,14 @@ def one_an_sm(known: Any, *_kernel: Any) -> int:
     return known.sm_count
 
 
-def as_before(known: Any, kernel: str, width: int) -> int:
-    """The model before: two of the forward at d = 128, of dK/dV at 64 alone."""
-    two = running(kernel, width) == 2 and (kernel, width) != ("dkdv", 128)
-    return known.sm_count * (2 if two else 1)
+def as_before(known: Any, kernel: str, width: int, tile: tuple[int, int]) -> int:
+    """The model before: one block of every forward, all that an SM runs of the backward's kernels."""
+    return known.sm_count * (1 if kernel == "forward" else running(kernel, width, tile))
 
 
 def chosen(which: frozenset[tuple[str, int]]) -> Callable[..., int]:
     """All blocks in step in these kernels at these widths, one in the others."""
-    return lambda known, *kernel: known.sm_count * (running(*kernel) if kernel in which else 1)
+    return lambda known, *kernel: known.sm_count * (running(*kernel) if kernel[:2] in which else 1)
 
 
 def by_width(known: Any, *kernel: Any) -> int:
@@ -209,7 +195,7 @@ VARIANTS = (
         {IN_STEP: by_width, STREAMED: held_by_all},
         SHARPNESS,
     ),
-    Variant("the model before: two of the forward at 128, one of dK/dV", {IN_STEP: as_before}, SHARPNESS),
+    Variant("the model before: one block of every forward", {IN_STEP: as_before}, SHARPNESS),
 )
 
 
@@ -232,7 +218,6 @@ def log_errors(calls: list[Counted], device: Device) -> np.ndarray:
     """ln(modelled / counted) of the bytes that each call reads."""
     out = []
     for call in calls:
-        tile_now[:] = call.tile
         moved = traffic.traffic(call.case, device, block_m=call.tile[0], block_n=call.tile[1]).dram
         assert moved is not None
         out.append(math.log(moved.read / call.read_bytes))

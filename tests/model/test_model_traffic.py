@@ -306,8 +306,9 @@ def test_where_a_head_stops_fitting() -> None:
     ("direction", "d", "n", "tile", "in_step"),
     [
         ("fwd", 64, 114688, (64, 64), {1}),
-        ("fwd", 128, 65536, (64, 64), {1}),
+        ("fwd", 128, 65536, (64, 64), {2}),
         ("fwd", 128, 65536, (128, 64), {1}),
+        ("fwd", 128, 65536, (64, 128), {1}),
         ("fwd", 256, 32768, (64, 64), {1}),
         ("bwd", 64, 98304, (128, 64), {2}),
         ("bwd", 256, 32768, (32, 64), {1}),
@@ -316,7 +317,7 @@ def test_where_a_head_stops_fitting() -> None:
 def test_generations_of_blocks_are_those_of_the_kernel_that_walks(
     direction: str, d: int, n: int, tile: tuple[int, int], in_step: set[int]
 ) -> None:
-    """Two blocks an SM in the backward at d = 64, one in every forward and in wide backwards.
+    """Two blocks an SM in forwards of 64 x 64 at d = 128 and in the backward at d = 64, else one.
 
     What a caller says holds for all kernels.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import runpy
+import statistics
 from pathlib import Path
 
 import pytest
@@ -59,14 +61,17 @@ COUNTED = [
 ]
 # Of what a kernel writes, the counter misses what its L2 still holds when it ends: some 9 MB on an H200.
 UNWRITTEN_BYTES = 9_400_000
-
+# Bytes read by the calls of h200-predictions, by label, as often as they were counted.
+COUNTS: dict[str, list[int]] = runpy.run_path(str(COUNTERS.parents[1] / "tests/benchmarks/fit_cache.py"))[
+    "counts"
+]()
 
 # Calls that are not within 15 %, held to what they are off by: at the foot of the step at d = 64 the model
-# loses too much. Beyond the compulsory 0.50 and 0.60 GB they read 0.07 and 0.44, and the model 0.28 and 0.65.
-OFF_BY = {("fwd", 64, 81920): (1.25, 1.38), ("fwd", 64, 98304): (1.10, 1.21)}
-# Forwards whose K and V of a head outgrow the cache, and of which an SM runs several blocks: GB read, and
-# counted / modelled. One count is not enough there: at d = 128 it was 4.74 GB before (commit 91bb79c).
-LOST = {("fwd", 128, 81920): (14.81, 2.03), ("fwd", 64, 163840): (23.67, 1.79)}
+# loses too much. Beyond the compulsory 0.50 GB it read 0.08, and the model 0.29.
+OFF_BY = {("fwd", 64, 81920): (1.25, 1.38), ("fwd", 128, 28672): (1.12, 1.20)}
+# Forwards whose K and V of a head outgrow the cache, and of which an SM runs several blocks: the least and
+# the most GB read, and modelled over their median.
+LOST = {("fwd", 128, 81920): (4.74, 14.81, 0.82), ("fwd", 64, 163840): (13.68, 23.67, 0.73)}
 
 
 def place(row: Measurement) -> tuple[str, int, int]:
@@ -74,15 +79,29 @@ def place(row: Measurement) -> tuple[str, int, int]:
     return row.case.direction, row.case.head_dim, row.case.seq_len_q
 
 
-def read_and_moved(row: Measurement) -> tuple[float, float]:
-    """What the model says over what was counted: of bytes read, and of both together."""
+def counts_of(row: Measurement) -> list[int]:
+    """Bytes read, as often as they were counted."""
     assert row.dram_read_bytes is not None
+    return COUNTS.get(row.case.label.removeprefix("flash_portable "), [row.dram_read_bytes])
+
+
+def read_and_moved(row: Measurement) -> tuple[float, float]:
+    """What the model says over what was counted (the median): of bytes read, and of both together."""
     assert row.dram_write_bytes is not None
+    read = statistics.median(counts_of(row))
     moved = traffic(row.case, H200, block_m=row.block_m, block_n=row.block_n).dram
     assert moved is not None
     written = moved.write - min(moved.write, UNWRITTEN_BYTES)
-    both = row.dram_read_bytes + row.dram_write_bytes
-    return moved.read / row.dram_read_bytes, (moved.read + written) / both
+    return moved.read / read, (moved.read + written) / (read + row.dram_write_bytes)
+
+
+def test_the_counts_at_hand_are_the_runs() -> None:
+    """Each call of h200-predictions was counted three to five times, and once by the committed run."""
+    rows = load_run(SAMPLES / "h200-predictions.jsonl").measurements
+    assert len(rows) == len(COUNTS)
+    for row in rows:
+        assert 3 <= len(counts_of(row)) <= 5
+        assert counts_of(row).count(row.dram_read_bytes or 0) == 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +110,7 @@ def read_and_moved(row: Measurement) -> tuple[float, float]:
 def test_dram_model_against_our_kernels(row: Measurement) -> None:
     """Forward and backward, both head dims, within L2 and beyond: DRAM bytes within 15 %, but for two.
 
-    Of bytes read, and of both together. Those two are at the foot of the step at d = 64, and too high.
+    Of bytes read, and of both together. Those two are too high: one at the foot of the step at d = 64.
     """
     least, most = OFF_BY.get(place(row), (0.85, 1.15))
     read, moved = read_and_moved(row)
@@ -99,21 +118,18 @@ def test_dram_model_against_our_kernels(row: Measurement) -> None:
     assert min(1, least) <= moved <= most
 
 
-def test_where_all_is_lost_the_model_is_within_a_factor_of_two_or_so() -> None:
-    """Two forwards read 1.8 and 2.0 times what blocks in step do; one of them 0.65 times when counted before.
+def test_where_all_is_lost_the_model_is_low_and_counts_differ() -> None:
+    """Two forwards read 1.2 and 1.4 times the model in the median; one was counted at thrice its least count.
 
     They, and no others, are forwards with small tiles whose K and V of a head do not fit.
     """
     found = {place(row): row for row in COUNTED if place(row) in LOST}
     assert found.keys() == LOST.keys()
     for where, row in found.items():
-        read, over = LOST[where]
-        assert row.dram_read_bytes == pytest.approx(read * 1e9, rel=1e-3)
-        assert 1 / read_and_moved(row)[0] == pytest.approx(over, abs=0.01)
-    row = found["fwd", 128, 81920]
-    assert row.dram_read_bytes is not None
-    modelled = read_and_moved(row)[0] * row.dram_read_bytes
-    assert 4_736_049_408 / modelled == pytest.approx(0.65, abs=0.01)
+        least, most, ratio = LOST[where]
+        assert min(counts_of(row)) == pytest.approx(least * 1e9, rel=2e-3)
+        assert max(counts_of(row)) == pytest.approx(most * 1e9, rel=2e-3)
+        assert read_and_moved(row)[0] == pytest.approx(ratio, abs=0.01)
     beyond = set()
     for row in COUNTED:
         until = kv_fits_l2_until(H200, row.case.head_dim, row.case.dtype)
@@ -137,11 +153,12 @@ def test_our_counters_reach_beyond_l2() -> None:
 
 # The tile of flash_portable, and GB read as CONTRIBUTING.md predicts them, by direction, d, key heads and N.
 PREDICTED = {
-    ("fwd", 128, 16, 61440): ((64, 64), 3.08),
-    ("fwd", 128, 4, 65536): ((64, 64), 3.39),
-    ("bwd", 128, 16, 98304): ((32, 64), 13.38),
+    ("fwd", 128, 16, 73728): ((64, 64), 3.42),
+    ("fwd", 128, 4, 98304): ((64, 64), 5.28),
+    ("fwd", 64, 16, 147456): ((64, 64), 9.65),
+    ("bwd", 64, 16, 163840): ((128, 64), 13.27),
 }
-# What three models before said of the calls of h200-predictions before they were measured, by direction, d,
+# What four models before said of the calls of h200-predictions before they were measured, by direction, d,
 # whether causal, and N: CONTRIBUTING.md has the ratio of each to what came.
 FIRST = {
     ("fwd", 128, False): {40960: 0.98, 49152: 1.42, 65536: 2.55},
@@ -162,15 +179,18 @@ THIRD = {
     ("bwd", 128, False): {81920: 13.14},
     ("bwd", 64, False): {131072: 8.78},
 }
+FOURTH = {("fwd", 128, False): {61440: 3.08}, ("bwd", 128, False): {98304: 13.38}}
+FOURTH_GROUPED = 3.39  # the forward at d = 128 and N = 65536, of 16 heads on 4 of keys
 FIRST_TILES = {("fwd", 128): (128, 128)}  # asked for, as they were the kernel's own when it was predicted
 
 
 def said_before(case: Case) -> tuple[str, float] | None:
-    """Which of the three sets has a call, and the GB read that it predicted."""
+    """Which of the four sets has a call, and the GB read that it predicted."""
     key, asked = (case.direction, case.head_dim, case.causal), case.tile_m is not None
     if case.kv_heads != case.heads:
-        return None
-    for name, said in (("first", FIRST), ("second", SECOND), ("third", THIRD)):
+        of_fourth = (case.kv_heads, case.seq_len_q) == (4, 65536)
+        return ("fourth", FOURTH_GROUPED) if of_fourth else None
+    for name, said in (("first", FIRST), ("second", SECOND), ("third", THIRD), ("fourth", FOURTH)):
         of_first = name == "first" and (case.direction, case.head_dim) in FIRST_TILES
         if asked == of_first and case.seq_len_q in said.get(key, {}):
             return name, said[key][case.seq_len_q]
@@ -187,7 +207,8 @@ def test_predictions_are_the_models_and_their_sweep_has_them() -> None:
     before = [case for case in cases if said_before(case)]
     measured = load_run(SAMPLES / "h200-predictions.jsonl").measurements
     assert {case.key for case in before} == {row.case.key for row in measured}
-    assert len(before) == sum(len(of) for said in (FIRST, SECOND, THIRD) for of in said.values())
+    sets = (FIRST, SECOND, THIRD, FOURTH)
+    assert len(before) == 1 + sum(len(of) for said in sets for of in said.values())
     said = {}
     for case in cases:
         if case in before:
@@ -203,25 +224,27 @@ def test_predictions_are_the_models_and_their_sweep_has_them() -> None:
 
 
 def test_what_was_predicted_before_is_told_as_it_came_out() -> None:
-    """Of eight predictions six are within 15 %, of six four, of six more one: CONTRIBUTING.md has each."""
+    """Of eight predictions six are within 15 %, then four and three of six, then one of three.
+
+    CONTRIBUTING.md has each, beside the median of what was counted.
+    """
     text = (COUNTERS.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    close = {"first": 0, "second": 0, "third": 0}
+    close = dict.fromkeys(("first", "second", "third", "fourth"), 0)
     for row in load_run(SAMPLES / "h200-predictions.jsonl").measurements:
-        case, read, before = row.case, row.dram_read_bytes, said_before(row.case)
-        assert read is not None
+        case, counts, before = row.case, counts_of(row), said_before(row.case)
         assert before is not None
         name, predicted = before
-        ratio = predicted * 1e9 / read
-        close[name] += abs(ratio - 1) <= 0.15
-        now = traffic(case, H200, block_m=row.block_m, block_n=row.block_n).dram
-        assert now is not None
+        median, least, most = (f(counts) / 1e9 for f in (statistics.median, min, max))
+        close[name] += abs(predicted / median - 1) <= 0.15
+        grouped = f", {case.kv_heads} key heads" * (case.kv_heads != case.heads)
         cells = (
-            ("forward" if case.direction == "fwd" else "backward") + (", causal" if case.causal else ""),
-            *(f"{case.head_dim}", f"{case.seq_len_q}", f"{predicted:.2f}", f"{read / 1e9:.2f}"),
-            *(f"{ratio:.2f}", f"{now.read / read:.2f}"),
+            ("forward" if case.direction == "fwd" else "backward") + ", causal" * case.causal + grouped,
+            *(f"{case.head_dim}", f"{case.seq_len_q}", f"{predicted:.2f}"),
+            f"{median:.2f} ({least:.2f} to {most:.2f}, {len(counts)})",
+            *(f"{predicted / median:.2f}", f"{read_and_moved(row)[0]:.2f}"),
         )
         assert f"| {' | '.join(cells)} |" in text
-    assert close == {"first": 6, "second": 4, "third": 1}
+    assert close == {"first": 6, "second": 4, "third": 3, "fourth": 1}
 
 
 @pytest.mark.parametrize(
