@@ -199,9 +199,9 @@ def _cache_panel(device: Device, base: Case, knobs: model.Knobs, *, log: bool) -
             "with queries, outputs and the next head's tiles beside them it begins at about a third of that. "
             "The usable part, "
             f"{units.percent_text(device.l2_usable_fraction)} of the cache, is fitted to hardware counters "
-            "of flash_portable. Of its forwards in the shaded part counts do not repeat: one call read 4.7 to "
-            "6.2 GB in four runs on H200s and 14.8 GB in another. DRAM bytes modelled there are right to a "
-            "factor of about two."
+            "of flash_portable. Of its forwards in the shaded part counts do not repeat: one call read 4.7 "
+            "to 6.2 GB in four runs on H200s and 14.8 GB in another. DRAM bytes modelled there are right "
+            "to a factor of about two."
         ),
         measured=False,
     )
