@@ -365,6 +365,11 @@ def attention(
         check_flash(q, v)
         from fa_core import op
 
+        if kind is not None and not interpreted():
+            # Before the call, not after it: a plan is made with an output of its own, which is gone by then.
+            _PLANS.learn(kind, lambda: op.plan_forward(q, k, v, band, scale, _KERNELS[impl]))
+            if (planned := _PLANS.get(kind)) is not None:
+                return planned(q, k, v)
         if bias is not None:
             # Rows and columns broadcast by strides of 0; autograd sums their gradients again.
             bias = bias.expand(*bias.shape[:2], q.shape[2], k.shape[2])
@@ -373,8 +378,6 @@ def attention(
             deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
             return_lse=return_lse,
         )  # fmt: skip
-        if kind is not None and not interpreted():
-            _PLANS.learn(kind, lambda: op.plan_forward(q, k, v, band, scale, _KERNELS[impl]))
         return (out, lse) if lse is not None else out
     if return_lse:
         raise NotImplementedError(

@@ -69,6 +69,25 @@ class TestOnTheGpu:
         graph.replay()
         assert torch.equal(out, expected)
 
+    @pytest.mark.parametrize("impl", ["flash_hopper", "flash_portable"])
+    @pytest.mark.parametrize("n_q", [2048, 16])
+    def test_the_call_that_makes_a_plan_holds_no_more_than_others(self, impl, n_q, monkeypatch):
+        """What a plan is made with is gone before the call begins, whose peak is that of every later one."""
+        if n_q == 16 and impl == "flash_hopper":
+            pytest.skip("not for so few queries")
+        monkeypatch.setattr(api, "_PLANS", Plans())
+        x = make_inputs(n_q, 4096, 64, dtype="bf16")
+        peaks = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            out = attention(*x[:3], impl=impl)
+            peaks.append(torch.cuda.max_memory_allocated() - before)
+            del out
+        assert peaks[1] <= peaks[0]
+        assert peaks[2] <= peaks[0]
+
     def test_a_gradient_to_come_is_not_planned(self):
         """The same tensors, once they ask for a gradient, get one."""
         x = make_inputs(200, 200, 64, dtype="bf16")
@@ -176,6 +195,21 @@ def test_a_kind_is_planned_when_it_comes_again():
         plans.learn("b", lambda: asked.append("b"))
     assert asked == ["a", "b"]
     assert (plans.get("a"), plans.get("b"), plans.get("c")) == (made, None, None)
+
+
+def test_the_second_call_runs_by_the_plan_that_it_makes(monkeypatch):
+    """The operator runs once; the call that makes a plan already takes it, and so holds one output."""
+    x = make_inputs(20, 20, 16, dtype="fp16")[:3]
+    made = torch.ones(3)
+    monkeypatch.setattr(api, "_PLANS", Plans())
+    monkeypatch.setattr(api, "interpreted", lambda: False)
+    monkeypatch.setattr(api, "check_flash", lambda *_: None)  # which would miss the GPU
+    monkeypatch.setattr(plan, "key_of", lambda q, k, v, options: options)
+    monkeypatch.setattr(op, "plan_forward", lambda *_: lambda *_: made)
+    assert attention(*x, impl="flash_portable").shape == x[0].shape
+    monkeypatch.setattr(op, "flash_attention", lambda *_, **__: pytest.fail("the operator, though planned"))
+    for _ in range(2):
+        assert attention(*x, impl="flash_portable") is made
 
 
 def test_nothing_is_planned_while_a_graph_is_captured(monkeypatch):
