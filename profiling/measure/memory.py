@@ -52,8 +52,14 @@ def cuda_memory(
 ) -> Memory:
     """Allocator peak of one call minus the value before it (tensor bytes, not what the driver holds).
 
+    A forward alone is called once before, unmeasured: what the second call of a kind makes for those that
+    follow, as the plans of `fa_core`, is no part of what a call holds.
+
     `process_bytes` asks the driver, right after the call: the allocator still holds all that it reserved.
     """
+    if case.direction == "fwd":
+        with torch.no_grad():
+            forward(inputs)
     gc.collect()
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()  # else a request may be served by a larger cached block, and count as that

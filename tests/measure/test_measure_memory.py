@@ -133,3 +133,19 @@ class TestCuda:
         found = memory.cuda_memory(resolve(case, device).forward, case, inputs, device, lambda: 5000)
         assert found == (700, retained, "cuda_allocator", 2048, 5000)
         assert calls[:3] == ["synchronize", "empty_cache", "reset_peak_memory_stats"]
+
+    @pytest.mark.parametrize(("direction", "before"), [("fwd", 1), ("bwd", 0)])
+    def test_a_call_makes_what_it_keeps_before_it_is_measured(
+        self, make_case, monkeypatch, no_grad, direction, before
+    ):
+        """A forward runs once before the peak is reset, so that a plan it makes is not counted; then once."""
+        case, device = make_case(direction=direction), torch.device("cpu")
+        inputs, forward = make_inputs(case, device, 0), resolve(case, device).forward
+        steps = []
+        for name in ("synchronize", "empty_cache"):
+            monkeypatch.setattr(torch.cuda, name, lambda device=None: None)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: steps.append("reset"))
+        for name in ("memory_allocated", "max_memory_allocated", "max_memory_reserved"):
+            monkeypatch.setattr(torch.cuda, name, lambda device: 0)
+        memory.cuda_memory(lambda x: steps.append("call") or forward(x), case, inputs, device)
+        assert steps == [*["call"] * before, "reset", "call"]
