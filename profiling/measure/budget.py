@@ -26,13 +26,17 @@ MAX_COPIES = 256  # of a call in one CUDA graph
 CAPTURE_MS = 200.0  # host time to capture one graph
 GRAPH_MS = 3.0  # as many copies as eager calls fill this: replays are shorter, yet dwarf their launch
 
-# Rates for the estimate of a run's length alone: TFLOP/s of a slow and of a fast implementation.
+# For the guess of a run's length alone; on a GPU as the committed runs of an H200 took it (`cost_s`'s test).
+# Rates in TFLOP/s of a slow and of a fast implementation.
 _RATES = {"cuda": (110.0, 420.0), "cpu": (0.03, 0.05)}
-# A case in one process: prepare, warm up, short calls; on an H200 as `h200-standard` took them.
-_FIXED_S = {"cuda": {"fwd": 0.16, "bwd": 0.22, "fwd_bwd": 0.28}, "cpu": dict.fromkeys(DIRECTIONS, 0.25)}
+# A case in one process: prepare, warm up, short calls; each clock has its own on a GPU.
+_FIXED_S = {"cuda": 0.0, "cpu": 0.25}
+_CLOCK_S = {"cuda": {"fwd": 0.05, "bwd": 0.08, "fwd_bwd": 0.11}, "cpu": dict.fromkeys(DIRECTIONS, 0.0)}
+_ROUNDS_SHARE = {"cuda": 0.4, "cpu": 1.0}  # of the rounds there may be: clocks settle before
+_CHECK_CALLS = {"cuda": 8, "cpu": 3}  # what the fp64 reference and the measuring of memory take, in calls
 # And where torch.compile comes first: later processes find much of it in its cache.
-_COMPILE_S = {"cuda": {"naive_compiled": 0.7, "flex": 2.0}, "cpu": {"naive_compiled": 4.0}}
-_LAUNCHES_S = 1.1  # and where a call is a kernel launch a step, on a GPU
+_COMPILE_S = {"cuda": {"naive_compiled": 0.3, "flex": 1.0}, "cpu": {"naive_compiled": 4.0}}
+_LAUNCHES_S = 0.65  # and where a call is a kernel launch a step, on a GPU
 
 
 def planned_clocks(protocol: Protocol, device: str) -> tuple[str, ...]:
@@ -138,8 +142,9 @@ def cost_s(case: Case, protocol: Protocol, clocks: Sequence[str], device_kind: s
     calls = len(clocks) + 1
     least = min(protocol.min_rounds, protocol.rounds) * calls
     timed_ms = call_ms * min(protocol.rounds * calls, max(protocol.max_ms / max(call_ms, 1e-4), least))
-    fixed_s = _FIXED_S[device_kind][case.direction]
+    fixed_s = _FIXED_S[device_kind] + _CLOCK_S[device_kind][case.direction] * len(clocks)
     fixed_s += _COMPILE_S[device_kind].get(case.backend, 0.0)
     if case.backend == "tiled" and device_kind == "cuda":
         fixed_s += _LAUNCHES_S
-    return protocol.processes * (fixed_s + timed_ms / 1e3) + 3 * call_ms / 1e3
+    rounds_s = _ROUNDS_SHARE[device_kind] * timed_ms / 1e3
+    return protocol.processes * (fixed_s + rounds_s) + _CHECK_CALLS[device_kind] * call_ms / 1e3

@@ -2,13 +2,17 @@
 
 import math
 import statistics
+from datetime import datetime
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from profiling.case import CLOCKS, Case, Protocol
+from profiling.grid import Sweep
 from profiling.measure import budget
+from profiling.paths import DATA_DIR
+from profiling.store import load_run
 
 CALL_MS = st.floats(1e-5, 1e5, allow_nan=False)
 
@@ -125,3 +129,15 @@ def test_cost_grows_with_the_work(kind):
         return budget.cost_s(case, Protocol(processes=processes), ("wall",), kind)
 
     assert 0 < cost(64) < cost(4096) < cost(4096, "bwd") < cost(4096, "bwd", processes=3)
+
+
+@pytest.mark.parametrize("name", ["standard", "peers", "features", "models", "decode", "tiles"])
+def test_the_guess_is_about_what_the_committed_run_took(name):
+    """Of attention, the cases that ran, from the header to the last row: within a quarter, on 1 to 3 clocks."""
+    run = load_run(DATA_DIR / "samples" / f"h200-{name}.jsonl")
+    ran = [row for row in run.measurements if row.status != "unsupported"]
+    last = max(datetime.fromisoformat(row.measured_at) for row in ran)
+    took_s = (last - datetime.fromisoformat(run.header.created_at)).total_seconds()
+    protocol = Sweep.model_validate(run.header.sweep).protocol
+    guess_s = sum(budget.cost_s(row.case, protocol, run.header.clocks, "cuda") for row in ran)
+    assert 0.8 < guess_s / took_s < 1.25
