@@ -225,12 +225,14 @@ class Measurement(_Record):
 
 
 class Addition(_Record):
-    """What was measured of a case beside its row, and later: energy, hardware counters.
+    """What was measured of a case beside its row, and later: energy, hardware counters, memory.
 
-    Its fields that are not None take the place of those of the case's `Measurement`.
+    Its fields that are not None take the place of those of the case's `Measurement`; but for `source`, which
+    says where they were measured if that was not in this run, and is read by people.
     """
 
     case: Case
+    source: str | None = None
     energy_mj: float | None = None
     energy_window_s: float | None = None
     energy_reason: str | None = None
@@ -238,6 +240,9 @@ class Addition(_Record):
     dram_write_bytes: int | None = None
     l2_bytes: int | None = None
     tensor_pipe_pct: float | None = None
+    peak_mem_bytes: int | None = None
+    retained_mem_bytes: int | None = None
+    reserved_mem_bytes: int | None = None
 
 
 class RunHeader(_Record):

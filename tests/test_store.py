@@ -127,14 +127,15 @@ def test_create_refuses_an_existing_file(path: Path, run: Run) -> None:
 
 
 def test_what_was_measured_later_completes_its_row(path: Path, run: Run) -> None:
-    """Energy and counters are lines of their own; what they do not say stays, and so does the end."""
+    """Energy, counters, memory are lines of their own; what they do not say stays, and so does the end."""
     case = run.measurements[0].case
     with RunWriter.resume(path) as writer:
         writer.add([Addition(case=case, energy_mj=2.5, energy_window_s=1.0)])
         writer.add([Addition(case=case, dram_read_bytes=7)])
+        writer.add([Addition(case=case, peak_mem_bytes=9, source="another run")])
         writer.end("finished", took_s=10.0, timed_s=4.0)
     again = load_run(path)
-    completed = {"energy_mj": 2.5, "energy_window_s": 1.0, "dram_read_bytes": 7}
+    completed = {"energy_mj": 2.5, "energy_window_s": 1.0, "dram_read_bytes": 7, "peak_mem_bytes": 9}
     assert again.measurements == (run.measurements[0].model_copy(update=completed), *run.measurements[1:])
     assert again.end is not None
     assert (again.end.took_s, again.end.timed_s, again.problems) == (10.0, 4.0, ())

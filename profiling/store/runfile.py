@@ -328,7 +328,7 @@ def _timed(measurement: Measurement) -> Measurement:
 
 
 def _with(measurement: Measurement, addition: Addition) -> Measurement:
-    fields = addition.model_dump(exclude={"case"}, exclude_none=True)
+    fields = addition.model_dump(exclude={"case", "source"}, exclude_none=True)
     return measurement.model_copy(update=fields)
 
 

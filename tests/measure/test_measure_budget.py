@@ -133,7 +133,7 @@ def test_cost_grows_with_the_work(kind):
 
 @pytest.mark.parametrize("name", ["standard", "peers", "features", "models", "decode", "tiles"])
 def test_the_guess_is_about_what_the_committed_run_took(name):
-    """Of attention, the cases that ran, from the header to the last row: within a quarter, on 1 to 3 clocks."""
+    """Of attention, the cases that ran, from the header to the last row: within a quarter."""
     run = load_run(DATA_DIR / "samples" / f"h200-{name}.jsonl")
     ran = [row for row in run.measurements if row.status != "unsupported"]
     last = max(datetime.fromisoformat(row.measured_at) for row in ran)
