@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import shlex
@@ -323,3 +324,17 @@ def test_what_is_committed_names_no_machine() -> None:
     machine = re.compile(r"(?<![\w.:/~!-])/(?:home|root|Users|tmp|mnt|opt|usr|var)/\w")
     found = {p.relative_to(ROOT).as_posix(): machine.findall(p.read_text(encoding="utf-8")) for p in paths}
     assert {name: hits for name, hits in found.items() if hits} == {}
+
+
+def test_memory_from_another_run_says_from_which() -> None:
+    """data/README.md counts the rows of committed runs whose peak memory is another's; each line names it."""
+    lines = [
+        json.loads(line)
+        for path in sorted((ROOT / "data" / "samples").glob("h200-*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.startswith('{"kind":"addition"')
+    ]
+    sources = [line["source"] for line in lines if line.get("peak_mem_bytes") is not None]
+    assert all(re.match(r"the run h200-\w+ of commit [0-9a-f]{7}: ", source) for source in sources)
+    text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
+    assert f"{len(sources)} rows, forwards of `flash`" in text
