@@ -151,12 +151,13 @@ def run(request: Request, console: Console | None = None) -> Result:
         if request.executor == "ray":
             from profiling.cluster import Cluster
 
-            opener = functools.partial(prepare_device, device, sweep.protocol, clocks, todo)
+            opener = functools.partial(open_device, device, sweep.protocol, clocks, todo)
             place = stack.enter_context(Cluster(opener, device, cost_s=guess_s))
         else:
-            client, environment = stack.enter_context(
+            client, environment, load = stack.enter_context(
                 open_device(device, sweep.protocol, clocks, todo, say, progress.at)
             )
+            load()
             place = _Here(client, environment)
         environments = [with_provenance(x, request.argv, request.git_commit) for x in place.environments]
         writer, numbers = _writer(request, old, path, sweep, cases, clocks, environments)
@@ -262,34 +263,18 @@ def open_device(
     cases: Sequence[Case] = (),
     say: Callable[[str], None] = print,
     notify: Callable[[Case | None, str], None] = lambda case, step: None,
-) -> Iterator[tuple[Client, Environment]]:
-    """Workers on a device, and the device's lock: what measures blocks, and the environment.
-
-    On a GPU what `cases` need is made ready first: kernels are compiled on all cores but one, and meanwhile
-    every worker loads the libraries of the other backends; then they load those kernels.
-
-    Raises:
-        InputError: this machine cannot measure on the device.
-    """
-    with prepare_device(device, protocol, clocks, cases, say, notify) as (client, environment, load):
-        load()
-        yield client, environment
-
-
-@contextlib.contextmanager
-def prepare_device(
-    device: str,
-    protocol: MeasuringProtocol,
-    clocks: Sequence[str],
-    cases: Sequence[Case] = (),
-    say: Callable[[str], None] = print,
-    notify: Callable[[Case | None, str], None] = lambda case, step: None,
     *,
     compiles: bool = True,
 ) -> Iterator[tuple[Client, Environment, Callable[[], None]]]:
-    """As `open_device`, with the last step left to the caller: the function loads the compiled kernels.
+    """Workers on a device, and the device's lock: what measures blocks, the environment, and the last step.
 
-    Where several devices of a machine are opened at once, one compiles, and is open before any loads.
+    On a GPU what `cases` need is made ready first: kernels are compiled on all cores but one, and meanwhile
+    every worker loads the libraries of the other backends. The last step, a function to be called before
+    anything is measured, has them load the compiled kernels: where several devices of a machine are opened
+    at once, one `compiles`, and is open before any loads.
+
+    Raises:
+        InputError: this machine cannot measure on the device.
     """
     with contextlib.ExitStack() as stack:
         if device == "cpu":  # starting workers would already disturb another run

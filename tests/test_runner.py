@@ -251,7 +251,8 @@ class TestStart:
         """`flash` has its turn when its kernels are there, those of its rehearsal among them."""
         cases = self.cases("naive", "flash", "sdpa_flash")
         said = []
-        with runner.open_device("cuda:0", self.PROTOCOL, ("device",), cases, said.append):
+        with runner.open_device("cuda:0", self.PROTOCOL, ("device",), cases, said.append) as (_, _, load):
+            load()
             heard.append("open")
         assert heard == [
             ("children", 31, [4096, 4096, 4096, 256, 256, 256]),
@@ -267,8 +268,9 @@ class TestStart:
     def test_one_worker_rehearses_too(self, heard):
         """Its first calls go into rows, and are to be those of the cases."""
         said, cases = [], self.cases("naive", "flash")
-        with runner.open_device("cuda:0", Protocol(processes=1), ("device",), cases, said.append):
-            pass
+        one = Protocol(processes=1)
+        with runner.open_device("cuda:0", one, ("device",), cases, said.append) as (_, _, load):
+            load()
         assert heard[0] == ("children", 31, [4096, 4096, 256, 256])
         assert [step[:2] for step in heard[1:]] == [
             ("rehearse", ["naive"]),
@@ -298,8 +300,9 @@ class TestStart:
 
     def test_a_cpu_has_nothing_to_make_ready(self, heard):
         """Its libraries load in no time, and nothing can be compiled for it."""
-        with runner.open_device("cpu", self.PROTOCOL, ("wall",), self.cases("naive", "sdpa_flash")):
-            pass
+        cases = self.cases("naive", "sdpa_flash")
+        with runner.open_device("cpu", self.PROTOCOL, ("wall",), cases) as (_, _, load):
+            load()
         assert heard == [("children", 31, [])]
 
     def test_of_actors_on_one_machine_one_compiles(self, heard, stand_in, request_run, monkeypatch, tmp_path):
