@@ -2,6 +2,7 @@
 
 Loaded in turn they would keep the other workers waiting, and be part of `first_call_ms` in whichever row came
 first.
+
 What is slow about the first use of a backend (libraries, kernels' modules, a compiler) is the same at any
 length. So a rehearsal has the backends, masks and widths of the plan on shapes that take no time and hardly
 any memory, however many workers rehearse side by side. Pure; no torch.
