@@ -18,11 +18,12 @@ import typer.main
 from profiling import __version__
 from profiling.__main__ import app
 from profiling.analysis.compare import VERDICTS as COMPARED
-from profiling.analysis.crossover import VERDICTS
+from profiling.analysis.crossover import VERDICTS, crossovers
 from profiling.case import BACKENDS, CLOCKS
 from profiling.grid import Sweep, load_sweep
 from profiling.model.traffic import Traffic
 from profiling.records import COLUMNS, FLAGS, MEM_METHODS, STATUSES
+from profiling.store import frame, load_run, samples_frame
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md")
@@ -251,6 +252,22 @@ def test_the_table_beyond_attention_is_the_committed_run() -> None:
     assert f"commit {run.header.environment.git_commit[:7]}" in text
 
 
+def test_what_is_said_of_decoding_is_the_committed_run() -> None:
+    """How many points of `h200-decode` are ahead, behind and undecided, beside FlashAttention-2 and SDPA."""
+    run = load_run(ROOT / "data" / "samples" / "h200-decode.jsonl")
+    rows, samples = frame([run]), samples_frame([run])
+
+    def signs(baseline: str) -> tuple[int, int, int]:
+        found = crossovers(rows, samples, baseline=baseline, candidate="flash", clock="wall")
+        of_points = [point.sign for x in found for point in x.points]
+        return of_points.count(1), of_points.count(-1), len(of_points)
+
+    assert (signs("sdpa_flash"), signs("sdpa")) == ((22, 0, 34), (12, 5, 24))
+    text = section("README.md", "How fast `flash` is")
+    assert "at 22 of 34 points, and behind at none" in text
+    assert "it is ahead at 12 of 24, and behind at 5" in text
+
+
 # ------------------------------------------------------------------------------- dependencies and version
 
 
@@ -336,5 +353,4 @@ def test_memory_from_another_run_says_from_which() -> None:
     ]
     sources = [line["source"] for line in lines if line.get("peak_mem_bytes") is not None]
     assert all(re.match(r"the run h200-\w+ of commit [0-9a-f]{7}: ", source) for source in sources)
-    text = (ROOT / "data" / "README.md").read_text(encoding="utf-8")
-    assert f"{len(sources)} rows, forwards of `flash`" in text
+    assert f"{len(sources)} rows, forwards of `flash`" in read("data/README.md")
